@@ -1,5 +1,6 @@
 import { createServer, type IncomingMessage, type ServerResponse } from "node:http";
-import { listen } from "./http.ts";
+import { readAtLeast } from "./body.ts";
+import { listen } from "./listen.ts";
 import { type Recorder, startRecorder } from "./recorder.ts";
 
 /** A request as it arrived, byte for byte. */
@@ -109,9 +110,9 @@ export async function startEndpoint(
   const server = createServer((request, response) => {
     serve(request, response).catch((error: Error) => response.destroy(error));
   });
-  const { url, close } = await listen(server);
+  const { port, close } = await listen(server);
   return {
-    url,
+    url: `http://127.0.0.1:${port}`,
     get requests() {
       return recorder.items;
     },
@@ -124,25 +125,6 @@ export async function startEndpoint(
     },
     close,
   };
-}
-
-/** Reads a body to its end, or until there are `enough` bytes. */
-function readAtLeast(request: IncomingMessage, enough: number): Promise<Buffer> {
-  if (enough === 0) return Promise.resolve(Buffer.alloc(0));
-  const chunks: Buffer[] = [];
-  let size = 0;
-  return new Promise((resolve) => {
-    const finish = (): void => resolve(Buffer.concat(chunks));
-    request.on("data", (chunk: Buffer) => {
-      if (size < enough) chunks.push(chunk);
-      size += chunk.length;
-      if (size < enough) return;
-      request.pause();
-      finish();
-    });
-    request.on("close", finish); // after the end too
-    request.on("end", finish);
-  });
 }
 
 function recordOf(request: IncomingMessage, arrival: number, body: Buffer): EndpointRequest {

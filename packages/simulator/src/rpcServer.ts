@@ -1,4 +1,5 @@
 import { createServer, type IncomingMessage, type ServerResponse } from "node:http";
+import { readAtLeast } from "./body.ts";
 import type { Chain, Ledger } from "./chain.ts";
 import { drawFaults, type Fault, type FaultPlan } from "./faults.ts";
 import {
@@ -11,7 +12,7 @@ import {
   requireLedgers,
   type View,
 } from "./getEvents.ts";
-import { listen, readBody } from "./http.ts";
+import { listen } from "./listen.ts";
 import { type Random, seededRandom } from "./random.ts";
 import { type Recorder, startRecorder } from "./recorder.ts";
 
@@ -66,8 +67,6 @@ export interface RpcServer {
   close(): Promise<void>;
 }
 
-type Params = unknown;
-
 const MAX_BODY = 512 * 1024;
 const MAX_REQUESTS = 10_000;
 const MAX_PAGES = 16;
@@ -104,8 +103,10 @@ export async function startRpc(
 
   async function serve(request: IncomingMessage): Promise<HttpAnswer> {
     if (request.method !== "POST") return { status: 405, body: "" };
-    const body = await readBody(request, MAX_BODY);
-    if (body === undefined) return { status: 413, body: "http: request body too large" };
+    const body = await readAtLeast(request, MAX_BODY + 1);
+    if (body.length > MAX_BODY) {
+      return { status: 413, headers: { connection: "close" }, body: "http: request body too large" };
+    }
     const call = parseCall(body);
     if ("code" in call) return httpAnswer(JSON.stringify({ jsonrpc: "2.0", id: null, error: call }), []);
 
@@ -119,12 +120,13 @@ export async function startRpc(
   const server = createServer((request, response) => {
     serve(request).then(
       (answer) => send(response, answer),
-      () => response.destroy(), // the client went away in the middle of its request
+      // A bug of the simulator shows as what no node answers.
+      (error: Error) => send(response, { status: 500, body: error.stack ?? error.message }),
     );
   });
-  const { url, close } = await listen(server);
+  const { port, close } = await listen(server);
   return {
-    url,
+    url: `http://127.0.0.1:${port}`,
     node,
     get requests() {
       return recorder.items;
@@ -143,7 +145,7 @@ export async function startRpc(
 interface Call {
   readonly id: unknown;
   readonly method: string;
-  readonly params: Params;
+  readonly params: unknown;
 }
 
 function parseCall(body: Buffer): Call | { code: number; message: string } {
@@ -168,7 +170,7 @@ function answerCall(
   pages: Pages,
   random: Random,
   method: string,
-  params: Params,
+  params: unknown,
   faults: readonly Fault[],
 ): Answer {
   try {
@@ -210,7 +212,7 @@ function getEventsWithFaults(
   view: View,
   pages: Pages,
   random: Random,
-  params: Params,
+  params: unknown,
   faults: readonly Fault[],
 ): GetEventsResult {
   const rows = find(faults, "shortPage")?.rows;
@@ -238,11 +240,11 @@ function getEventsWithFaults(
 
 /** Pages that were served, for the faults that serve one again. Only ever to the same filters on the same chain. */
 interface Pages {
-  remember(chain: Chain, params: Params, page: GetEventsResult): void;
+  remember(chain: Chain, params: unknown, page: GetEventsResult): void;
   /** The page that led to the cursor of this request, and those from further back. */
   earlier(
     chain: Chain,
-    params: Params,
+    params: unknown,
   ): { same: GetEventsResult | undefined; old: readonly GetEventsResult[] };
 }
 
@@ -266,7 +268,7 @@ function rememberPages(): Pages {
   };
 }
 
-function filtersOf(params: Params): string {
+function filtersOf(params: unknown): string {
   return JSON.stringify((params as { filters?: unknown } | undefined)?.filters ?? []);
 }
 
