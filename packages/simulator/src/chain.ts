@@ -111,7 +111,7 @@ const AFTER_ALL_TX = 1_048_575;
 export function startChain(options: ChainOptions = {}): Chain {
   const {
     passphrase = TESTNET_PASSPHRASE,
-    protocolVersion = 24,
+    protocolVersion = 26,
     firstLedger: first = 1,
     startTime = TESTNET_RESET,
     secondsPerLedger = 5,

@@ -13,7 +13,8 @@ import { type Random, seededRandom } from "./random.ts";
  * - `lag`: the node is this many ledgers behind for this answer, so `latestLedger` goes back.
  *
  * To `getEvents` only:
- * - `samePage`: the page that led to this cursor, once more; `oldPage`: one from further back;
+ * - `samePage`: the page that led to this cursor, once more; `oldPage`: one from further back (with no such page
+ *   the answer is right);
  * - `shortPage`: fewer rows than asked for, so ledgers, transactions and operations are split;
  * - `emptyPage`: a window that ends before its first match, with its honest cursor;
  * - `shortWindow`: a window of this many ledgers (2 or more);

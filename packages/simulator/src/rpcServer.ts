@@ -1,20 +1,20 @@
 import { createServer, type IncomingMessage, type ServerResponse } from "node:http";
 import { readAtLeast } from "./body.ts";
-import type { Chain, Ledger } from "./chain.ts";
+import type { Chain } from "./chain.ts";
 import { drawFaults, type Fault, type FaultPlan } from "./faults.ts";
 import {
   type GetEventsResult,
   getEvents,
-  INTERNAL_ERROR,
   INVALID_PARAMS,
   INVALID_REQUEST,
   RpcError,
-  requireLedgers,
   type View,
 } from "./getEvents.ts";
+import { getHealth, getLatestLedger, getLedgers, getNetwork, getVersionInfo } from "./ledgerMethods.ts";
 import { listen } from "./listen.ts";
 import { type Random, seededRandom } from "./random.ts";
 import { type Recorder, startRecorder } from "./recorder.ts";
+import { rememberPages, type ServedPages } from "./servedPages.ts";
 
 /** How the node behaves; every field may be changed while it runs. */
 export interface NodeSettings {
@@ -69,10 +69,6 @@ export interface RpcServer {
 
 const MAX_BODY = 512 * 1024;
 const MAX_REQUESTS = 10_000;
-const MAX_PAGES = 16;
-const MAX_PAGE_ROWS = 20_000;
-const MAX_LEDGERS_PAGE = 200;
-const DEFAULT_LEDGERS_PAGE = 50;
 
 /** Starts a Stellar RPC node (JSON-RPC 2.0 over HTTP) on a free port of the loopback interface. */
 export async function startRpc(
@@ -167,7 +163,7 @@ type Answer =
 
 function answerCall(
   node: NodeSettings,
-  pages: Pages,
+  pages: ServedPages,
   random: Random,
   method: string,
   params: unknown,
@@ -184,15 +180,15 @@ function answerCall(
       case "getEvents":
         return { result: getEventsWithFaults(node, view, pages, random, params, faults) };
       case "getHealth":
-        return { result: getHealth(node, view) };
+        return { result: getHealth(view, node.unhealthy) };
       case "getLatestLedger":
         return { result: getLatestLedger(view) };
       case "getLedgers":
         return { result: getLedgers(view, params ?? {}) };
       case "getNetwork":
-        return { result: { passphrase: node.chain.passphrase, protocolVersion: node.chain.protocolVersion } };
+        return { result: getNetwork(view) };
       case "getVersionInfo":
-        return { result: getVersionInfo(node) };
+        return { result: getVersionInfo(view, node.version) };
       default:
         throw new RpcError(-32601, `no such method "${method}"`);
     }
@@ -210,7 +206,7 @@ function viewOf({ chain, lag }: NodeSettings, moreLag: number): View {
 function getEventsWithFaults(
   node: NodeSettings,
   view: View,
-  pages: Pages,
+  pages: ServedPages,
   random: Random,
   params: unknown,
   faults: readonly Fault[],
@@ -231,134 +227,10 @@ function getEventsWithFaults(
 
   let events = [...page.events];
   if (find(faults, "dropRows")) events = events.filter(() => random.next() < 0.5);
-  if (find(faults, "repeatRows"))
-    events = events.flatMap((row) => (random.next() < 0.5 ? [row, row] : [row]));
+  if (find(faults, "repeatRows")) events = events.flatMap((r) => (random.next() < 0.5 ? [r, r] : [r]));
   if (find(faults, "shuffle")) events = random.shuffle(events);
   const back = find(faults, "latestBack")?.ledgers ?? 0;
   return { ...page, events, latestLedger: Math.max(page.oldestLedger, page.latestLedger - back) };
-}
-
-/** Pages that were served, for the faults that serve one again. Only ever to the same filters on the same chain. */
-interface Pages {
-  remember(chain: Chain, params: unknown, page: GetEventsResult): void;
-  /** The page that led to the cursor of this request, and those from further back. */
-  earlier(
-    chain: Chain,
-    params: unknown,
-  ): { same: GetEventsResult | undefined; old: readonly GetEventsResult[] };
-}
-
-function rememberPages(): Pages {
-  const pages: { chain: Chain; filters: string; page: GetEventsResult }[] = [];
-  return {
-    remember(chain, params, page) {
-      pages.push({ chain, filters: filtersOf(params), page });
-      const rows = () => pages.reduce((sum, { page: { events } }) => sum + events.length, 0);
-      while (pages.length > 1 && (pages.length > MAX_PAGES || rows() > MAX_PAGE_ROWS)) pages.shift();
-    },
-    earlier(chain, params) {
-      const cursor = (params as { pagination?: { cursor?: string } } | undefined)?.pagination?.cursor ?? "";
-      const filters = filtersOf(params);
-      const mine = pages.filter((p) => p.chain === chain && p.filters === filters).map(({ page }) => page);
-      return {
-        same: mine.find((page) => page.cursor === cursor),
-        old: mine.filter((page) => page.cursor < cursor),
-      };
-    },
-  };
-}
-
-function filtersOf(params: unknown): string {
-  return JSON.stringify((params as { filters?: unknown } | undefined)?.filters ?? []);
-}
-
-function getHealth(node: NodeSettings, view: View) {
-  if (view.latest < view.chain.first) {
-    throw new RpcError(INTERNAL_ERROR, "data stores are not initialized: DB is empty");
-  }
-  if (node.unhealthy) {
-    throw new RpcError(INTERNAL_ERROR, "latency (1m0s) since last known ledger closed is too high (>30s)");
-  }
-  return {
-    status: "healthy",
-    ...numericRange(view),
-    ledgerRetentionWindow: node.chain.retention,
-  };
-}
-
-function getLatestLedger(view: View) {
-  requireLedgers(view);
-  const ledger = ledgerAt(view, view.latest);
-  return {
-    id: ledger.hash,
-    protocolVersion: view.chain.protocolVersion,
-    sequence: ledger.sequence,
-    closeTime: String(ledger.closedAt),
-    headerXdr: "",
-    metadataXdr: "",
-  };
-}
-
-function getLedgers(view: View, params: object) {
-  requireLedgers(view);
-  const { startLedger = 0, pagination } = params as {
-    startLedger?: number;
-    pagination?: Record<string, unknown>;
-  };
-  const { cursor = "", limit = 0 } = pagination ?? {};
-  const { oldest, latest } = view;
-  const edges = `the oldest ledger: ${oldest} and the latest ledger: ${latest} for this rpc instance`;
-  if (typeof cursor !== "string" || !/^\d*$/.test(cursor) || !Number.isInteger(startLedger)) {
-    throw new RpcError(
-      INVALID_PARAMS,
-      "invalid parameters: startLedger is an integer and cursor a string of digits",
-    );
-  }
-  if (typeof limit !== "number" || !Number.isInteger(limit) || limit < 0) {
-    throw new RpcError(INVALID_PARAMS, "invalid parameters: limit must be an unsigned integer");
-  }
-  if (limit > MAX_LEDGERS_PAGE)
-    throw new RpcError(INVALID_REQUEST, `limit must not exceed ${MAX_LEDGERS_PAGE}`);
-  if (cursor !== "" && startLedger !== 0) {
-    throw new RpcError(INVALID_REQUEST, "startLedger and cursor cannot both be set");
-  }
-  const start = cursor === "" ? startLedger : Number(cursor) + 1;
-  if (start < oldest || start > latest) {
-    throw cursor === ""
-      ? new RpcError(INVALID_REQUEST, `start ledger (${start}) must be between ${edges}`)
-      : new RpcError(INVALID_PARAMS, `cursor ('${cursor}') must be between ${edges}`);
-  }
-  const end = Math.min(latest, start + (limit || DEFAULT_LEDGERS_PAGE) - 1);
-  const ledgers = Array.from({ length: end - start + 1 }, (_, i) => {
-    const { hash, sequence, closedAt } = ledgerAt(view, start + i);
-    return { hash, sequence, ledgerCloseTime: String(closedAt), headerXdr: "", metadataXdr: "" };
-  });
-  return { ledgers, ...numericRange(view), cursor: String(end) };
-}
-
-function getVersionInfo({ version, chain }: NodeSettings) {
-  return {
-    version,
-    commitHash: "0".repeat(40),
-    buildTimestamp: "2026-01-01T00:00:00",
-    captiveCoreVersion: "simulated",
-    protocolVersion: chain.protocolVersion,
-  };
-}
-
-function numericRange(view: View) {
-  return {
-    latestLedger: view.latest,
-    latestLedgerCloseTime: ledgerAt(view, view.latest).closedAt,
-    oldestLedger: view.oldest,
-    oldestLedgerCloseTime: ledgerAt(view, view.oldest).closedAt,
-  };
-}
-
-function ledgerAt({ chain }: View, sequence: number): Ledger {
-  const ledger = chain.ledger(sequence);
-  if (!ledger) throw new RpcError(INTERNAL_ERROR, `ledger ${sequence} is not in the DB`);
-  return ledger;
 }
 
 function summary(answer: Answer): RpcAnswer {
