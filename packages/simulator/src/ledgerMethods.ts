@@ -62,7 +62,10 @@ export function getLedgers(view: View, params: object) {
     throw new RpcError(INVALID_REQUEST, `limit must not exceed ${MAX_LEDGERS_PAGE}`);
   }
   if (cursor !== "" && startLedger !== 0) {
-    throw new RpcError(INVALID_REQUEST, "startLedger and cursor cannot both be set");
+    throw new RpcError(
+      INVALID_REQUEST,
+      `startLedger (${startLedger}) and cursor (${cursor}) cannot both be set`,
+    );
   }
   const start = cursor === "" ? startLedger : Number(cursor) + 1;
   if (start < oldest || start > latest) {

@@ -92,7 +92,10 @@ describe("a simulated RPC node", () => {
       "cursor ('17') must be between the oldest ledger: 13 and the latest ledger: 17 for this rpc instance",
     ],
     [{ startLedger: 13, pagination: { limit: 201 } }, "limit must not exceed 200"],
-    [{ startLedger: 13, pagination: { cursor: "13" } }, "startLedger and cursor cannot both be set"],
+    [
+      { startLedger: 13, pagination: { cursor: "13" } },
+      "startLedger (13) and cursor (13) cannot both be set",
+    ],
   ])("refuses getLedgers of %j", async (params, message) => {
     const chain = startChain({ firstLedger: 10, retention: 5 });
     chain.closeMany(8);
