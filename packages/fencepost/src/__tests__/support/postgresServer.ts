@@ -2,6 +2,7 @@ import { chmod, mkdtemp, readdir, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { TestProject } from "vitest/node";
+import { processIdentity } from "../../store/embedded/processIdentity.ts";
 import { startEmbeddedPostgres } from "../../store/embedded/startEmbeddedPostgres.ts";
 
 declare module "vitest" {
@@ -35,7 +36,7 @@ export default async function setup(project: TestProject): Promise<() => Promise
 async function removeLeftovers(): Promise<void> {
   for (const name of await readdir(tmpdir())) {
     const pid = Number(new RegExp(`^${PREFIX}(\\d+)-`).exec(name)?.[1]);
-    if (!pid || isAlive(pid)) continue;
+    if (!pid || (await processIdentity(pid))) continue;
     const dataDir = join(tmpdir(), name);
     try {
       await (await startEmbeddedPostgres({ dataDir })).stop();
@@ -43,14 +44,5 @@ async function removeLeftovers(): Promise<void> {
       process.stderr.write(`Could not stop a left-over test server in ${dataDir}: ${error}\n`);
     }
     await rm(dataDir, { recursive: true, force: true });
-  }
-}
-
-function isAlive(pid: number): boolean {
-  try {
-    process.kill(pid, 0);
-    return true;
-  } catch (error) {
-    return (error as NodeJS.ErrnoException).code === "EPERM";
   }
 }

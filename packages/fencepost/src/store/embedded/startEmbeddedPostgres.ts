@@ -48,9 +48,7 @@ export async function startEmbeddedPostgres(options: EmbeddedPostgresOptions): P
   const source = await findPlatformPackage(currentPlatform());
   const user = await serverUser();
   const binaries = await cachedBinaries(source, user, log);
-  await prepareFolder(dataDir, user);
-
-  return withFolderLock(dataDir, LOCK_WAIT_MS, async () => {
+  const start = async (): Promise<EmbeddedPostgres> => {
     const password = await readOrMakePassword(dataDir, user);
     const found = await dataVersion(dataDir);
     const needed = source.version.split(".")[0] ?? "";
@@ -85,16 +83,39 @@ export async function startEmbeddedPostgres(options: EmbeddedPostgresOptions): P
         return stopping;
       },
     };
+  };
+  return namingRefusals(dataDir, async () => {
+    await mkdir(join(dataDir, "users"), { recursive: true });
+    await refuseClosedFolder(dataDir, user);
+    return await withFolderLock(dataDir, LOCK_WAIT_MS, start);
   });
 }
 
 async function leave(dataDir: string, use: string, log: (line: string) => void): Promise<void> {
-  await withFolderLock(dataDir, LOCK_WAIT_MS, async () => {
+  const stop = async () => {
     await rm(use, { force: true });
     if (await isUsed(dataDir)) return;
     await stopServer(dataDir);
     log(`stopped PostgreSQL in ${dataDir}`);
-  });
+  };
+  await namingRefusals(dataDir, () => withFolderLock(dataDir, LOCK_WAIT_MS, stop));
+}
+
+/** Turns what the file system refuses into an error that says what to do. */
+async function namingRefusals<T>(dataDir: string, work: () => Promise<T>): Promise<T> {
+  try {
+    return await work();
+  } catch (error) {
+    const { code = "", message } = error as NodeJS.ErrnoException;
+    if (code === "ENOSPC" || code === "EDQUOT") {
+      throw new EmbeddedPostgresFolderError(dataDir, message, "Free some space and try again.");
+    }
+    if (["EACCES", "EPERM", "EROFS", "ENOTDIR", "EEXIST"].includes(code)) {
+      const next = "Choose a folder that can be written, or run as the user who made this one.";
+      throw new EmbeddedPostgresFolderError(dataDir, message, next);
+    }
+    throw error;
+  }
 }
 
 async function isUsed(dataDir: string): Promise<boolean> {
@@ -106,16 +127,7 @@ async function isUsed(dataDir: string): Promise<boolean> {
   return false;
 }
 
-async function prepareFolder(dataDir: string, user: ServerUser | undefined): Promise<void> {
-  try {
-    await mkdir(join(dataDir, "users"), { recursive: true });
-  } catch (error) {
-    throw new EmbeddedPostgresFolderError(
-      dataDir,
-      (error as Error).message,
-      "Choose a folder that can be written, or run as the user who owns this one.",
-    );
-  }
+async function refuseClosedFolder(dataDir: string, user: ServerUser | undefined): Promise<void> {
   const closed = user && (await firstClosedFolder(dataDir, user));
   if (closed) {
     throw new EmbeddedPostgresFolderError(
@@ -129,14 +141,8 @@ async function prepareFolder(dataDir: string, user: ServerUser | undefined): Pro
 /** The password is there before the data is: data in place thus always has its password. */
 async function readOrMakePassword(dataDir: string, user: ServerUser | undefined): Promise<string> {
   const file = join(dataDir, "password");
-  try {
-    return await readFile(file, "utf8");
-  } catch (error) {
-    const { code, message } = error as NodeJS.ErrnoException;
-    if (code !== "ENOENT") {
-      throw new EmbeddedPostgresFolderError(dataDir, message, "Run as the user who made this folder.");
-    }
-  }
+  const kept = await readIfThere(file);
+  if (kept !== undefined) return kept;
   if ((await dataVersion(dataDir)) !== undefined) {
     throw new EmbeddedPostgresFolderError(
       dataDir,
@@ -160,14 +166,14 @@ async function readOrMakePassword(dataDir: string, user: ServerUser | undefined)
 
 /** The major version of the data in the folder, if there is any. */
 async function dataVersion(dataDir: string): Promise<string | undefined> {
+  return (await readIfThere(join(dataDir, "data", "PG_VERSION")))?.trim();
+}
+
+async function readIfThere(file: string): Promise<string | undefined> {
   try {
-    return (await readFile(join(dataDir, "data", "PG_VERSION"), "utf8")).trim();
+    return await readFile(file, "utf8");
   } catch (error) {
     if ((error as NodeJS.ErrnoException).code === "ENOENT") return undefined;
-    throw new EmbeddedPostgresFolderError(
-      dataDir,
-      (error as Error).message,
-      "Run as the user who made this folder.",
-    );
+    throw error;
   }
 }
