@@ -1,0 +1,64 @@
+import type { StandardSchemaV1 } from "@standard-schema/spec";
+
+/**
+ * How an event of a contract reads: a schema for its data, or that with names for what has none on the chain.
+ * The schema sees one object: the fields of the value where it is a map, and the named topics beside them.
+ */
+export type EventShape =
+  | StandardSchemaV1
+  | {
+      /** Names for the topics after the first, in their order. */
+      readonly topics?: readonly string[];
+      /** A name for the value where it is not a map. */
+      readonly value?: string;
+      readonly schema: StandardSchemaV1;
+    };
+
+export type EventShapes = { readonly [eventName: string]: EventShape };
+
+export interface ContractInput<Events extends EventShapes> {
+  /** C…, the contract's address. */
+  readonly id: string;
+  /** Where to begin: a ledger, "latest" (the newest when first seen) or "oldest" (the oldest the source has). */
+  readonly startLedger: number | "latest" | "oldest";
+  /** By the name in the first topic (a symbol or a string). Events of other names are not stored for handlers. */
+  readonly events: Events;
+}
+
+export interface Contract<Events extends EventShapes = EventShapes> extends ContractInput<Events> {
+  readonly kind: "contract";
+}
+
+/** What a schema gives for an event: the type of `event.data`. */
+export type EventData<Shape> = Shape extends StandardSchemaV1
+  ? StandardSchemaV1.InferOutput<Shape>
+  : Shape extends { readonly schema: infer Schema extends StandardSchemaV1 }
+    ? StandardSchemaV1.InferOutput<Schema>
+    : never;
+
+/**
+ * Declares a contract to watch. Throws a `TypeError` for an id or a start ledger that cannot be.
+ *
+ * @example
+ * export const pool = defineContract({
+ *   id: "CAS3J7GYLGXMF6TDJBBYYSE3HQ6BBSMLNUQ34T6TZMYMW2EVH34XOWMA",
+ *   startLedger: "latest",
+ *   events: { assets_locked: z.object({ pool_id: z.string(), amount: z.bigint() }) },
+ * });
+ */
+export function defineContract<const Events extends EventShapes>(
+  input: ContractInput<Events>,
+): Contract<Events> {
+  const { id, startLedger } = input;
+  if (typeof id !== "string" || !/^C[A-Z2-7]{55}$/.test(id)) {
+    throw new TypeError(`A contract id is C and 55 of A-Z 2-7, but this is ${JSON.stringify(id)}.`);
+  }
+  const named = startLedger === "latest" || startLedger === "oldest";
+  if (!named && !(Number.isSafeInteger(startLedger) && startLedger >= 1)) {
+    throw new TypeError(
+      `startLedger of ${id} is ${JSON.stringify(startLedger)}: use a ledger number, "latest" or "oldest".`,
+    );
+  }
+  if (Object.keys(input.events).length === 0) throw new TypeError(`Contract ${id} declares no events.`);
+  return { kind: "contract", ...input };
+}

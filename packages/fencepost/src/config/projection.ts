@@ -1,0 +1,141 @@
+import type { FencingToken } from "@fencepost/token";
+import type { StandardSchemaV1 } from "@standard-schema/spec";
+import type { NodePgDatabase } from "drizzle-orm/node-postgres";
+import type { PgTable } from "drizzle-orm/pg-core";
+import type { ScValue } from "../xdr/scValue.ts";
+import type { Contract, EventData } from "./contract.ts";
+
+/** An event as a handler sees it. */
+export interface ProjectedEvent<Name extends string = string, Data = unknown> {
+  readonly token: FencingToken;
+  readonly name: Name;
+  /** What the contract's schema made of topics and value. */
+  readonly data: Data;
+  readonly contractId: string;
+  readonly ledger: number;
+  readonly closedAt: Date;
+  readonly txHash: string;
+  /** Topics and value with their types, without any loss. */
+  readonly topics: readonly ScValue[];
+  readonly value: ScValue;
+}
+
+/** The tables of the projection's own schema. No transactions: a handler is inside one. */
+export type ProjectionDb = Pick<
+  NodePgDatabase,
+  | "select"
+  | "selectDistinct"
+  | "selectDistinctOn"
+  | "insert"
+  | "update"
+  | "delete"
+  | "execute"
+  | "$count"
+  | "with"
+  | "$with"
+>;
+
+export type MessageShapes = { readonly [type: string]: StandardSchemaV1 };
+
+/** Puts a message into the transaction of the handler. Twice with one type for one event needs a `key`. */
+export type Emit<Messages extends MessageShapes> = <Type extends keyof Messages & string>(
+  type: Type,
+  data: StandardSchemaV1.InferInput<Messages[Type]>,
+  options?: { readonly key?: string },
+) => void;
+
+export interface HandlerContext<Event, Messages extends MessageShapes> {
+  readonly event: Event;
+  readonly db: ProjectionDb;
+  readonly emit: Emit<Messages>;
+}
+
+type Contracts = { readonly [alias: string]: Contract };
+
+type HandlersOf<C extends Contracts, Messages extends MessageShapes> = {
+  readonly [Key in HandlerKey<C>]?: (
+    context: HandlerContext<EventFor<C, Key>, Messages>,
+  ) => Promise<void> | void;
+};
+
+type HandlerKey<C extends Contracts> = {
+  [Alias in keyof C & string]: `${Alias}:${keyof C[Alias]["events"] & string}`;
+}[keyof C & string];
+
+type EventFor<C extends Contracts, Key extends string> = Key extends `${infer Alias}:${infer Name}`
+  ? Alias extends keyof C
+    ? Name extends keyof C[Alias]["events"] & string
+      ? ProjectedEvent<Name, EventData<C[Alias]["events"][Name]>>
+      : never
+    : never
+  : never;
+
+export interface ProjectionInput<C extends Contracts, Messages extends MessageShapes> {
+  /** 1 to 48 of a-z 0-9 _, beginning with a letter: the schema of its views. */
+  readonly name: string;
+  /** Raised when tables, messages or handlers change: the new version is built beside the old one. */
+  readonly version: number;
+  readonly contracts: C;
+  readonly tables: { readonly [alias: string]: PgTable };
+  /** Every message type that a handler may emit, and the shape of its data. */
+  readonly messages?: Messages;
+  readonly on: HandlersOf<C, Messages>;
+}
+
+/** A projection without its types: what the engine runs. */
+export interface Projection {
+  readonly kind: "projection";
+  readonly name: string;
+  readonly version: number;
+  readonly contracts: Contracts;
+  readonly tables: { readonly [alias: string]: PgTable };
+  readonly messages: MessageShapes;
+  readonly on: { readonly [key: string]: Handler | undefined };
+}
+
+export type Handler = (context: HandlerContext<ProjectedEvent, MessageShapes>) => Promise<void> | void;
+
+/**
+ * Declares a projection: tables that handlers keep up to date from events, and the messages that they emit, in
+ * one transaction with its cursor. Throws a `TypeError` for a name, a version or a handler key that cannot be.
+ */
+export function defineProjection<C extends Contracts, Messages extends MessageShapes = Record<never, never>>(
+  input: ProjectionInput<C, Messages>,
+): Projection {
+  const { name, version, contracts } = input;
+  // 48: the schema of a version is named <name>_v<version>, and PostgreSQL cuts names at 63 bytes.
+  if (!/^[a-z][a-z0-9_]{0,47}$/.test(name) || /_v\d+$/.test(name) || RESERVED_SCHEMAS.has(name)) {
+    throw new TypeError(
+      `The projection name ${JSON.stringify(name)} cannot be a schema: use 1 to 48 of a-z 0-9 _, beginning with ` +
+        'a letter, not ending in _v and digits, and not "public", "fencepost" or "pg_…".',
+    );
+  }
+  if (!Number.isSafeInteger(version) || version < 1 || version > 1_000_000) {
+    throw new TypeError(`The version of projection ${name} is ${version}: use 1, 2, 3 …`);
+  }
+  for (const key of Object.keys(input.on)) {
+    const [alias = "", event = ""] = splitOnce(key);
+    if (!contracts[alias]?.events[event]) {
+      throw new TypeError(
+        `Projection ${name} handles ${JSON.stringify(key)}, but no contract of its declares it.`,
+      );
+    }
+  }
+  return {
+    kind: "projection",
+    name,
+    version,
+    contracts,
+    tables: input.tables,
+    messages: input.messages ?? {},
+    // A handler takes exactly the events of its key, so the loss of that type is sound.
+    on: input.on as unknown as Projection["on"],
+  };
+}
+
+const RESERVED_SCHEMAS = new Set(["public", "fencepost", "information_schema"]);
+
+function splitOnce(key: string): readonly [string, string] {
+  const at = key.indexOf(":");
+  return [key.slice(0, at), key.slice(at + 1)];
+}

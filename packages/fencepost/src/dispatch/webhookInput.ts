@@ -1,0 +1,87 @@
+import { randomBytes } from "node:crypto";
+import { isMessageType } from "../message/payload.ts";
+import type { NewWebhook, OnUnknown, WebhookId } from "../store/deliveryStore.ts";
+import { InvalidWebhookError } from "./errors.ts";
+
+export interface WebhookInput {
+  readonly url: string;
+  /** Message types, or `["*"]` for every type. */
+  readonly types: readonly string[];
+  /** `whsec_…` of 24 to 64 bytes, newest first; one is made when left out. */
+  readonly secrets?: readonly string[];
+  readonly description?: string;
+  /** What to do when bytes left and no answer came: `resend` (default) or `hold`. */
+  readonly onUnknown?: OnUnknown;
+}
+
+export interface UrlRules {
+  /** Plain http and loopback hosts, for development only. */
+  readonly allowInsecure: boolean;
+}
+
+const MAX_URL_LENGTH = 2_048;
+const MAX_TYPES = 100;
+const MAX_SECRETS = 5;
+const MAX_DESCRIPTION = 500;
+
+/** Checks what a caller wants to add. Throws {@link InvalidWebhookError}, which says what is wrong. */
+export function readWebhookInput(input: WebhookInput, rules: UrlRules): NewWebhook {
+  const { types, onUnknown = "resend", description = "" } = input;
+  const secrets = input.secrets ?? [newSecret()];
+  checkUrl(input.url, rules);
+  if (!Array.isArray(types) || types.length === 0 || types.length > MAX_TYPES) {
+    throw new InvalidWebhookError(`types must name 1 to ${MAX_TYPES} message types, or be ["*"].`);
+  }
+  for (const type of types) {
+    if (type !== "*" && !isMessageType(type)) {
+      throw new InvalidWebhookError(
+        `${JSON.stringify(type)} is not a message type: use a-z A-Z 0-9 _ - in parts between dots, or "*".`,
+      );
+    }
+  }
+  if (secrets.length === 0 || secrets.length > MAX_SECRETS || !secrets.every(isSecret)) {
+    throw new InvalidWebhookError(
+      `secrets must be 1 to ${MAX_SECRETS} texts of "whsec_" and the base64 of 24 to 64 bytes.`,
+    );
+  }
+  if (onUnknown !== "resend" && onUnknown !== "hold") {
+    throw new InvalidWebhookError(`onUnknown is ${JSON.stringify(onUnknown)}: use "resend" or "hold".`);
+  }
+  if (description.length > MAX_DESCRIPTION) {
+    throw new InvalidWebhookError(`The description is longer than ${MAX_DESCRIPTION} characters.`);
+  }
+  const id = `wh_${randomBytes(12).toString("hex")}` as WebhookId;
+  return { id, url: input.url, types: [...new Set(types)], secrets: [...secrets], description, onUnknown };
+}
+
+/** A new `whsec_…` secret of 32 random bytes. */
+export function newSecret(): string {
+  return `whsec_${randomBytes(32).toString("base64")}`;
+}
+
+function isSecret(secret: unknown): boolean {
+  if (typeof secret !== "string" || !/^whsec_[A-Za-z0-9+/]+={0,2}$/.test(secret)) return false;
+  const bytes = Buffer.from(secret.slice("whsec_".length), "base64");
+  return bytes.length >= 24 && bytes.length <= 64;
+}
+
+function checkUrl(text: unknown, { allowInsecure }: UrlRules): void {
+  if (typeof text !== "string" || text.length > MAX_URL_LENGTH || !URL.canParse(text)) {
+    throw new InvalidWebhookError(
+      `${JSON.stringify(text)} is not a url of up to ${MAX_URL_LENGTH} characters.`,
+    );
+  }
+  const url = new URL(text);
+  const schemes = allowInsecure ? ["https:", "http:"] : ["https:"];
+  if (!schemes.includes(url.protocol)) {
+    throw new InvalidWebhookError(
+      `${url.origin} must begin with ${allowInsecure ? "https:// or http://" : "https://"}.`,
+    );
+  }
+  if (url.username !== "" || url.password !== "") {
+    throw new InvalidWebhookError(
+      "The url holds a user name or a password; the signature is what authenticates.",
+    );
+  }
+  if (url.hash !== "") throw new InvalidWebhookError("The url has a fragment (#…), which is never sent.");
+}

@@ -1,0 +1,47 @@
+import { Counter, Gauge, Registry } from "prom-client";
+
+/** What the stages count, under Prometheus names. */
+export interface Metrics {
+  readonly registry: Registry;
+  stored(stream: string, stored: { events: number; replayed: number; ledger: number }): void;
+  projected(projection: string, done: { events: number; messages: number; seq: bigint }): void;
+  dispatched(report: { messages: number; deliveries: number }): void;
+  attemptEnded(outcome: string): void;
+}
+
+export function createMetrics(): Metrics {
+  const registry = new Registry();
+  const registers = [registry];
+  const counter = (name: string, help: string, labelNames: string[]) =>
+    new Counter({ name: `fencepost_${name}`, help, labelNames, registers });
+  const events = counter("events_stored_total", "Events stored.", ["stream"]);
+  const replays = counter("events_replayed_total", "Events that were stored already.", ["stream"]);
+  const projected = counter("events_projected_total", "Events applied by a projection.", ["projection"]);
+  const messages = counter("messages_total", "Messages made by a projection.", ["projection"]);
+  const deliveries = counter("deliveries_created_total", "Deliveries made from messages.", []);
+  const attempts = counter(
+    "attempts_total",
+    "Attempts by outcome; stale ones came after their claim was lost.",
+    ["outcome"],
+  );
+  const ledger = new Gauge({
+    name: "fencepost_stream_ledger",
+    help: "The ledger read last.",
+    labelNames: ["stream"],
+    registers,
+  });
+  return {
+    registry,
+    stored(stream, stored) {
+      events.inc({ stream }, stored.events);
+      replays.inc({ stream }, stored.replayed);
+      ledger.set({ stream }, stored.ledger);
+    },
+    projected(projection, done) {
+      projected.inc({ projection }, done.events);
+      messages.inc({ projection }, done.messages);
+    },
+    dispatched: (report) => deliveries.inc(report.deliveries),
+    attemptEnded: (outcome) => attempts.inc({ outcome }),
+  };
+}

@@ -1,0 +1,99 @@
+import { parseRpcId } from "@fencepost/token";
+import { SourceUnavailableError } from "./errors.ts";
+import type { SourceEvent, SourceHead } from "./source.ts";
+
+/** One `getEvents` answer, checked and in chain order. */
+export interface EventsPage extends SourceHead {
+  readonly events: readonly SourceEvent[];
+  readonly cursor: string;
+  /** Every ledger up to it has been read completely once this page is taken. */
+  readonly completeThrough: number;
+}
+
+/**
+ * Reads a `getEvents` result. Rows outside of (after, cursor] are left out: a node may repeat a page, and what
+ * lies beyond its cursor is served again. Throws {@link SourceUnavailableError} for an answer that a sound node
+ * cannot give, so that it is asked again instead of believed.
+ */
+export function parseEventsPage(
+  result: unknown,
+  contractIds: ReadonlySet<string>,
+  after: string,
+): EventsPage {
+  const page = asObject(result, "the result");
+  const cursor = asString(page["cursor"], "cursor");
+  const latestLedger = asLedger(page["latestLedger"], "latestLedger");
+  const oldestLedger = asLedger(page["oldestLedger"], "oldestLedger");
+  const end = parseCursor(cursor);
+  const atLedgerEnd = end.tx === 1_048_575 && end.op === 4_095 && end.event === 4_294_967_295;
+  const completeThrough = atLedgerEnd ? end.ledger : end.ledger - 1;
+  if (cursor < after) refuse(`its cursor went back from ${after} to ${cursor}`);
+  if (completeThrough > latestLedger)
+    refuse(`its cursor ${cursor} is ahead of its latest ledger ${latestLedger}`);
+  if (!Array.isArray(page["events"])) refuse("events is not a list");
+
+  const byId = new Map<string, SourceEvent>();
+  for (const row of page["events"] as unknown[]) {
+    const event = parseRow(row);
+    if (event?.contractId && contractIds.has(event.contractId) && event.id > after && event.id <= cursor) {
+      byId.set(event.id, event);
+    }
+  }
+  const events = [...byId.values()].sort((a, b) => (a.id < b.id ? -1 : 1));
+  return { events, cursor, completeThrough, latestLedger, oldestLedger };
+}
+
+function parseRow(row: unknown): SourceEvent | null {
+  const fields = asObject(row, "an event");
+  const type = fields["type"];
+  if (type !== "contract" && type !== "system") return null;
+  const id = asString(fields["id"], "id");
+  const ledger = asLedger(fields["ledger"], "ledger");
+  if (parseCursor(id).ledger !== ledger) refuse(`event ${id} says it is of ledger ${ledger}`);
+  const closedAt = asString(fields["ledgerClosedAt"], "ledgerClosedAt");
+  if (Number.isNaN(Date.parse(closedAt))) refuse(`event ${id} has the close time ${closedAt}`);
+  const topics = fields["topic"] ?? [];
+  if (!Array.isArray(topics) || !topics.every((topic) => typeof topic === "string")) {
+    refuse(`event ${id} has topics that are not texts`);
+  }
+  return {
+    id,
+    type,
+    ledger,
+    closedAt,
+    contractId: asString(fields["contractId"], "contractId") || null,
+    txHash: asString(fields["txHash"], "txHash"),
+    topics,
+    value: asString(fields["value"], "value"),
+  };
+}
+
+function parseCursor(text: string): ReturnType<typeof parseRpcId> {
+  try {
+    return parseRpcId(text);
+  } catch (error) {
+    throw new SourceUnavailableError(
+      `The node answered with a wrong id or cursor: ${(error as Error).message}`,
+    );
+  }
+}
+
+function asObject(value: unknown, what: string): Record<string, unknown> {
+  if (typeof value !== "object" || value === null) refuse(`${what} is not an object`);
+  return value as Record<string, unknown>;
+}
+
+function asString(value: unknown, what: string): string {
+  if (typeof value !== "string") refuse(`${what} is not a text`);
+  return value;
+}
+
+function asLedger(value: unknown, what: string): number {
+  if (typeof value !== "number" || !Number.isSafeInteger(value) || value < 0)
+    refuse(`${what} is not a ledger`);
+  return value;
+}
+
+function refuse(what: string): never {
+  throw new SourceUnavailableError(`The node's answer to getEvents is not usable: ${what}.`);
+}

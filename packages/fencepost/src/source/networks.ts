@@ -1,0 +1,40 @@
+import type { StreamEpoch } from "@fencepost/token";
+
+/** A Stellar network: its stream name, its passphrase, and the day its current life began. */
+export interface Network {
+  readonly chain: StreamEpoch;
+  readonly passphrase: string;
+}
+
+const KNOWN = {
+  pubnet: {
+    chain: { stream: "pubnet", epoch: "20150930" },
+    passphrase: "Public Global Stellar Network ; September 2015",
+  },
+  testnet: {
+    chain: { stream: "testnet", epoch: "20251217" },
+    passphrase: "Test SDF Network ; September 2015",
+  },
+} as const satisfies Record<string, Network>;
+
+/** A network of one's own. `name` becomes the stream; `epoch` is the day (yyyymmdd) its ledger 1 was closed. */
+export interface CustomNetwork {
+  readonly name: string;
+  readonly passphrase: string;
+  readonly epoch: string;
+}
+
+export type NetworkOption = keyof typeof KNOWN | CustomNetwork;
+
+export function resolveNetwork(option: NetworkOption): Network {
+  if (typeof option !== "string") {
+    return { chain: { stream: option.name, epoch: option.epoch }, passphrase: option.passphrase };
+  }
+  const known = Object.hasOwn(KNOWN, option) ? KNOWN[option] : undefined;
+  if (!known) {
+    throw new TypeError(
+      `source.network is ${JSON.stringify(option)}: use "pubnet", "testnet" or { name, passphrase, epoch }.`,
+    );
+  }
+  return known;
+}

@@ -1,0 +1,100 @@
+import pg from "pg";
+import { CommitBecameRollbackError, DatabaseUnreachableError } from "./errors.ts";
+
+/** What runs a statement: a pool, a client inside a transaction, or a caller's own client. */
+export interface Queryable {
+  query<Row extends pg.QueryResultRow = pg.QueryResultRow>(
+    text: string,
+    values?: readonly unknown[],
+  ): Promise<{ rows: Row[]; rowCount: number | null }>;
+}
+
+export type DatabaseClient = pg.ClientBase;
+
+/** The pool of one process, and who it is towards the leases: the backend that must be alive while it leads. */
+export interface Database extends Queryable {
+  readonly url: string;
+  /** Runs `work` in one transaction; commits, or rolls back when it throws. */
+  transaction<T>(work: (client: DatabaseClient) => Promise<T>): Promise<T>;
+  close(): Promise<void>;
+}
+
+// int8 comes as bigint: seq, fence and counts do not fit a JavaScript number for ever.
+const types = {
+  getTypeParser(oid: number, format?: "text" | "binary") {
+    if (oid === pg.types.builtins.INT8 && format !== "binary") return BigInt;
+    return pg.types.getTypeParser(oid, format);
+  },
+} as pg.CustomTypesConfig;
+
+export interface DatabaseOptions {
+  /** Connections at the most; 10 unless given. */
+  readonly maxConnections?: number;
+}
+
+/** Opens a pool on `url`. Nothing is connected until the first statement. */
+export function openDatabase(url: string, { maxConnections = 10 }: DatabaseOptions = {}): Database {
+  const pool = new pg.Pool({
+    connectionString: url,
+    max: maxConnections,
+    connectionTimeoutMillis: 10_000,
+    application_name: "fencepost",
+    types,
+  });
+  pool.on("error", () => {}); // an idle connection that broke; the next statement opens another
+  return {
+    url,
+    async query(text, values) {
+      try {
+        return await pool.query(text, values === undefined ? undefined : [...values]);
+      } catch (error) {
+        throw named(error, url);
+      }
+    },
+    async transaction(work) {
+      const client = await pool.connect().catch((error: unknown) => {
+        throw named(error, url);
+      });
+      let broken: Error | undefined;
+      const onError = (error: Error): void => {
+        broken = error;
+      };
+      client.on("error", onError);
+      try {
+        await client.query("BEGIN");
+        const result = await work(client);
+        await commit(client);
+        return result;
+      } catch (error) {
+        await client.query("ROLLBACK").catch((rollbackError: Error) => {
+          broken ??= rollbackError;
+        });
+        throw error;
+      } finally {
+        client.off("error", onError);
+        client.release(broken);
+      }
+    },
+    close: () => pool.end(),
+  };
+}
+
+/** A COMMIT of a transaction in which an SQL error was swallowed is answered with ROLLBACK, without an error. */
+async function commit(client: DatabaseClient): Promise<void> {
+  const { command } = await client.query("COMMIT");
+  if (command !== "COMMIT") throw new CommitBecameRollbackError();
+}
+
+const CONNECTION_CODES = new Set([
+  "ECONNREFUSED",
+  "ENOTFOUND",
+  "ETIMEDOUT",
+  "EHOSTUNREACH",
+  "28P01",
+  "3D000",
+]);
+
+function named(error: unknown, url: string): unknown {
+  const code = (error as { code?: string }).code;
+  return code !== undefined && CONNECTION_CODES.has(code) ? new DatabaseUnreachableError(url, error) : error;
+}

@@ -1,0 +1,211 @@
+import type { FencingToken } from "@fencepost/token";
+import type { DatabaseClient, Queryable } from "./database.ts";
+
+export interface ProjectionRow {
+  readonly name: string;
+  readonly version: number;
+  readonly stream: string;
+  readonly cursor: bigint;
+  /** Messages of events up to this seq are kept silent; null while the version is built: all are. */
+  readonly emitAfter: bigint | null;
+  readonly state: "live" | "building" | "retired";
+  readonly fingerprint: string;
+  readonly term: bigint;
+  readonly stoppedToken: FencingToken | null;
+}
+
+/** A stored event, as projections read it. */
+export interface StoredEvent {
+  readonly token: FencingToken;
+  readonly seq: bigint;
+  readonly contractId: string;
+  readonly txHash: string;
+  readonly ledger: number;
+  readonly closedAt: Date;
+  readonly topics: readonly string[];
+  readonly value: string;
+  /** A person told this projection to pass over it. */
+  readonly skipped: boolean;
+}
+
+const PROJECTION_COLUMNS = `name, version, stream, cursor, emit_after AS "emitAfter", state, fingerprint, term,
+  stopped_token AS "stoppedToken"`;
+
+export async function readProjection(
+  db: Queryable,
+  name: string,
+  version: number,
+): Promise<ProjectionRow | undefined> {
+  const { rows } = await db.query<ProjectionRow>(
+    `SELECT ${PROJECTION_COLUMNS} FROM fencepost.projections WHERE name = $1 AND version = $2`,
+    [name, version],
+  );
+  return rows[0];
+}
+
+export async function lockProjection(
+  client: DatabaseClient,
+  name: string,
+  version: number,
+): Promise<ProjectionRow | undefined> {
+  const { rows } = await client.query<ProjectionRow>(
+    `SELECT ${PROJECTION_COLUMNS} FROM fencepost.projections WHERE name = $1 AND version = $2 FOR UPDATE`,
+    [name, version],
+  );
+  return rows[0];
+}
+
+/** All versions of a projection, locked, the highest first: registering and switching go one at a time. */
+export async function lockVersions(client: DatabaseClient, name: string): Promise<readonly ProjectionRow[]> {
+  // Where no row is there yet there is nothing to lock: the name is.
+  await client.query("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", [
+    `fencepost projection ${name}`,
+  ]);
+  const { rows } = await client.query<ProjectionRow>(
+    `SELECT ${PROJECTION_COLUMNS} FROM fencepost.projections WHERE name = $1 ORDER BY version DESC FOR UPDATE`,
+    [name],
+  );
+  return rows;
+}
+
+export async function insertProjection(
+  client: DatabaseClient,
+  row: Pick<ProjectionRow, "name" | "version" | "stream" | "emitAfter" | "state" | "fingerprint">,
+): Promise<void> {
+  await client.query(
+    `INSERT INTO fencepost.projections (name, version, stream, emit_after, state, fingerprint)
+     VALUES ($1, $2, $3, $4, $5, $6)`,
+    [row.name, row.version, row.stream, row.emitAfter, row.state, row.fingerprint],
+  );
+}
+
+/** Starts a version over, silent up to where it was: what it emitted is not emitted again. */
+export async function resetProjection(
+  client: DatabaseClient,
+  row: Pick<ProjectionRow, "name" | "version">,
+  fingerprint: string,
+): Promise<void> {
+  await client.query(
+    `UPDATE fencepost.projections
+     SET emit_after = CASE WHEN state = 'building' THEN NULL ELSE greatest(cursor, emit_after) END,
+         cursor = 0, fingerprint = $3, term = term + 1, lease_until = NULL, holder = NULL,
+         stopped_token = NULL, stopped_event = NULL, stopped_error = NULL, stopped_at = NULL
+     WHERE name = $1 AND version = $2`,
+    [row.name, row.version, fingerprint],
+  );
+}
+
+/** Retires the live version under its lock; from here on its leader cannot commit. */
+export async function retireProjection(client: DatabaseClient, name: string, version: number): Promise<void> {
+  await client.query(
+    `UPDATE fencepost.projections SET state = 'retired', term = term + 1, lease_until = NULL, holder = NULL
+     WHERE name = $1 AND version = $2`,
+    [name, version],
+  );
+}
+
+/** Makes a built version the live one: it emits from here on. */
+export async function promoteProjection(
+  client: DatabaseClient,
+  name: string,
+  version: number,
+  emitAfter: bigint,
+): Promise<void> {
+  await client.query(
+    "UPDATE fencepost.projections SET state = 'live', emit_after = $3 WHERE name = $1 AND version = $2",
+    [name, version, emitAfter],
+  );
+}
+
+/**
+ * The next events of the watched contracts after a seq, up to `limit`, and how far was looked: the last seq of a
+ * full batch, otherwise the newest one. Seq are committed in their order, so nothing can appear below it later.
+ */
+export async function readEventsAfter(
+  db: Queryable,
+  query: {
+    readonly stream: string;
+    readonly projection: string;
+    readonly after: bigint;
+    /** Not beyond this seq; the newest one when null. */
+    readonly through: bigint | null;
+    readonly contractIds: readonly string[];
+    readonly limit: number;
+  },
+): Promise<{ readonly events: readonly StoredEvent[]; readonly lookedThrough: bigint }> {
+  // A bound on the rows looked at as well as on those returned: most of a stream may be of other contracts.
+  const { rows: heads } = await db.query<{ through: bigint }>(
+    "SELECT least(seq, coalesce($2, seq), $3::bigint + $4) AS through FROM fencepost.streams WHERE stream = $1",
+    [query.stream, query.through, query.after, query.limit * 10],
+  );
+  const through = heads[0]?.through ?? query.after;
+  if (through <= query.after) return { events: [], lookedThrough: query.after };
+  const { rows } = await db.query<StoredEvent>(
+    `SELECT token, seq, contract_id AS "contractId", tx_hash AS "txHash", ledger::int AS ledger,
+            closed_at AS "closedAt", topics, value,
+            EXISTS (SELECT FROM fencepost.skips s WHERE s.projection = $2 AND s.token = e.token) AS skipped
+     FROM fencepost.events e
+     WHERE stream = $1 AND seq > $3 AND seq <= $4 AND contract_id = ANY($5) AND type = 'contract'
+       AND NOT EXISTS (SELECT FROM fencepost.quarantine q WHERE q.token = e.token AND q.projection = '')
+     ORDER BY seq LIMIT $6`,
+    [query.stream, query.projection, query.after, through, query.contractIds, query.limit],
+  );
+  const last = rows.length === query.limit ? rows.at(-1)?.seq : undefined;
+  return { events: rows, lookedThrough: last ?? through };
+}
+
+/** Names the transaction that is open, so that the end can tell whether it is still the same. */
+export async function currentTransaction(client: DatabaseClient): Promise<string> {
+  const { rows } = await client.query<{ xid: string }>("SELECT pg_current_xact_id()::text AS xid");
+  return rows[0]?.xid ?? "";
+}
+
+/**
+ * The compare-and-set that ends a commit of a projection. False: the row is not as it was, or a handler ended
+ * the transaction it was given; roll back.
+ */
+export async function moveProjection(
+  client: DatabaseClient,
+  from: Pick<ProjectionRow, "name" | "version" | "term" | "cursor">,
+  to: { readonly cursor: bigint; readonly transaction: string; readonly leaseMs: number },
+): Promise<boolean> {
+  const { rowCount } = await client.query(
+    `UPDATE fencepost.projections
+     SET cursor = $5, updated_at = now(), lease_until = clock_timestamp() + $7 * interval '1 millisecond',
+         stopped_token = NULL, stopped_event = NULL, stopped_error = NULL, stopped_at = NULL
+     WHERE name = $1 AND version = $2 AND term = $3 AND cursor = $4 AND pg_current_xact_id()::text = $6`,
+    [from.name, from.version, from.term, from.cursor, to.cursor, to.transaction, to.leaseMs],
+  );
+  return rowCount === 1;
+}
+
+/** Records where a projection stands still, and why. */
+export async function recordStop(
+  db: Queryable,
+  row: Pick<ProjectionRow, "name" | "version" | "term">,
+  stop: { readonly token: FencingToken; readonly event: string; readonly error: string },
+): Promise<void> {
+  await db.query(
+    `UPDATE fencepost.projections
+     SET stopped_token = $4, stopped_event = $5, stopped_error = $6,
+         stopped_at = CASE WHEN stopped_token = $4 THEN stopped_at ELSE now() END
+     WHERE name = $1 AND version = $2 AND term = $3`,
+    [row.name, row.version, row.term, stop.token, stop.event, stop.error],
+  );
+}
+
+/** The named act of passing over one event in one projection. False: this token is not stored. */
+export async function insertSkip(
+  db: Queryable,
+  projection: string,
+  token: FencingToken,
+  reason: string,
+): Promise<boolean> {
+  const { rowCount } = await db.query(
+    `INSERT INTO fencepost.skips (projection, token, reason)
+     SELECT $1, token, $3 FROM fencepost.events WHERE token = $2
+     ON CONFLICT (projection, token) DO UPDATE SET reason = excluded.reason`,
+    [projection, token, reason],
+  );
+  return rowCount === 1;
+}
