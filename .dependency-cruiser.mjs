@@ -51,7 +51,7 @@ export default {
     {
       name: "production-imports-no-test-support",
       severity: "error",
-      from: { path: "^packages/[^/]+/src", pathNot: "\\.test\\.ts$|__tests__" },
+      from: { path: "^packages/[^/]+/src", pathNot: "\\.test\\.ts$|\\.conformance\\.ts$|__tests__|^packages/simulator" },
       to: { path: "\\.test\\.ts$|__tests__|^packages/simulator" },
     },
   ],

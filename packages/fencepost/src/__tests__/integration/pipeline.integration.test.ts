@@ -33,7 +33,7 @@ test("a contract event becomes a row and one signed webhook with the same token"
 
   const config = defineConfig({
     source: stellarRpc({ network: "testnet", urls: rpc.url, pollMs: 50 }),
-    projections: [poolsProjection],
+    projections: [poolsProjection()],
   });
   await prepare(
     { database, config },

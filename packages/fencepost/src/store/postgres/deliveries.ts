@@ -249,7 +249,7 @@ async function recordAttempts(
        JOIN fencepost.webhooks w ON w.id = q.webhook_id
        JOIN fencepost.deliveries d ON d.id = q.delivery_id
        WHERE q.delivery_id = ANY($1) AND q.fence = $2 AND NOT q.attempted AND w.active
-         AND d.last_timestamp < extract(epoch FROM clock_timestamp()) + $4
+         AND d.state = 'pending' AND d.last_timestamp < extract(epoch FROM clock_timestamp()) + $4
        FOR UPDATE OF q
      ), marked AS (
        UPDATE fencepost.delivery_queue q
@@ -384,9 +384,16 @@ async function noteLateOutcomes(
 }
 
 async function release(db: Queryable, fence: bigint, ids: readonly DeliveryId[]): Promise<void> {
+  // A row whose delivery has ended was offered by mistake: it goes, or it would be claimed for ever.
   await db.query(
-    `UPDATE fencepost.delivery_queue SET fence = NULL, next_at = now()
-     WHERE delivery_id = ANY($1) AND fence = $2 AND NOT attempted`,
+    `WITH ended AS (
+       DELETE FROM fencepost.delivery_queue q USING fencepost.deliveries d
+       WHERE q.delivery_id = ANY($1) AND q.fence = $2 AND d.id = q.delivery_id
+         AND d.state IN ('success', 'failed', 'in_doubt')
+     )
+     UPDATE fencepost.delivery_queue q SET fence = NULL, next_at = now() FROM fencepost.deliveries d
+     WHERE q.delivery_id = ANY($1) AND q.fence = $2 AND NOT q.attempted AND d.id = q.delivery_id
+       AND d.state IN ('pending', 'sending')`,
     [ids.map(rowId), fence],
   );
 }
