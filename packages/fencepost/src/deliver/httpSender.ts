@@ -20,50 +20,62 @@ export interface Sender {
   close(): Promise<void>;
 }
 
-/** As much of a response body as is kept, in bytes; the rest is not read. */
+/** As much of a response body as is kept, in bytes. */
 const KEPT_RESPONSE_BYTES = 1_024;
+/** As much of one as is read so that its connection can be used again; a longer one costs the connection. */
+const READ_RESPONSE_BYTES = 64 * 1_024;
 /** The status decides an attempt; its body may take this much longer, in milliseconds. */
 const BODY_TIMEOUT_MS = 2_000;
 /** Origins with an open pool; the one used longest ago is closed beyond that. */
 const MAX_POOLS = 256;
+/** Characters of an error that are kept. */
+const MAX_ERROR_LENGTH = 500;
 
 /** Sends through one undici pool an origin. No redirect is followed and nothing is retried here. */
 export function createSender({ timeoutMs, connectionsPerOrigin }: SenderOptions): Sender {
   const pools = new Map<string, Pool>();
+  const retired = new Set<Pool>();
 
+  /** The pools are in order of use: this one goes to the end. */
   function poolOf(origin: string): Pool {
-    const known = pools.get(origin);
-    pools.delete(origin);
     const pool =
-      known ??
+      pools.get(origin) ??
       new Pool(origin, {
         connections: connectionsPerOrigin,
         pipelining: 1,
         connect: { timeout: timeoutMs },
-        headersTimeout: timeoutMs,
-        bodyTimeout: BODY_TIMEOUT_MS,
-        keepAliveTimeout: 10_000,
+        // An exchange has its own time-outs, over all of it.
+        headersTimeout: 0,
+        bodyTimeout: 0,
       });
+    pools.delete(origin);
     pools.set(origin, pool);
-    if (pools.size > MAX_POOLS) closeOldest();
     return pool;
   }
 
-  function closeOldest(): void {
+  /** Closes the pool used longest ago, once what is under way on it has ended. */
+  function retireOldest(): void {
     for (const [origin, pool] of pools) {
       pools.delete(origin);
-      void pool.close();
+      retired.add(pool);
+      void pool.close().then(() => retired.delete(pool));
       return;
     }
   }
 
   return {
     async send({ url, headers, body }) {
-      const { origin, pathname, search } = new URL(url);
-      return exchange(poolOf(origin), { path: `${pathname}${search}`, headers, body }, timeoutMs);
+      try {
+        const { origin, pathname, search } = new URL(url);
+        const pool = poolOf(origin);
+        if (pools.size > MAX_POOLS) retireOldest();
+        return await exchange(pool, { path: `${pathname}${search}`, headers, body }, timeoutMs);
+      } catch (error) {
+        return unanswered("not_sent", describe(error)); // a url, or a header, that cannot be sent at all
+      }
     },
     async close() {
-      await Promise.all([...pools.values()].map((pool) => pool.destroy()));
+      await Promise.all([...pools.values(), ...retired].map((pool) => pool.destroy()));
       pools.clear();
     },
   };
@@ -81,82 +93,80 @@ interface Exchange {
  */
 function exchange(pool: Pool, { path, headers, body }: Exchange, timeoutMs: number): Promise<AttemptResult> {
   return new Promise((resolve) => {
-    let started = false;
-    let answer: { status: number; retryAfterMs: number | null } | undefined;
-    let controller: Dispatcher.DispatchController | undefined;
+    let controller: Dispatcher.DispatchController | undefined; // there once the request is handed to a socket
+    let answer: { readonly status: number; readonly retryAfterMs: number | null } | undefined;
     const kept: Buffer[] = [];
-    let keptBytes = 0;
+    let readBytes = 0;
     let settled = false;
 
-    const settle = (error: Error | undefined): void => {
+    const settle = (error?: Error): void => {
       if (settled) return;
       settled = true;
-      clearTimeout(total);
-      if (answer) {
-        const delivered = answer.status >= 200 && answer.status < 300;
-        resolve({
-          outcome: delivered ? "delivered" : "rejected",
-          status: answer.status,
-          error: delivered ? null : `The endpoint answered ${answer.status}.`,
-          response: Buffer.concat(kept).toString("utf8").replaceAll("\0", "\ufffd"),
-          retryAfterMs: answer.retryAfterMs,
-        });
-      } else {
-        resolve({
-          outcome: started ? "unknown" : "not_sent",
-          status: null,
-          error: describe(error, started, timeoutMs),
-          response: null,
-          retryAfterMs: null,
-        });
-      }
+      clearTimeout(timer);
+      if (answer) resolve(answered(answer.status, answer.retryAfterMs, Buffer.concat(kept)));
+      else resolve(unanswered(controller ? "unknown" : "not_sent", describe(error)));
     };
-    const stop = (reason: Error): void => {
-      controller?.abort(reason);
-      settle(reason);
+    const stop = (reason: string): void => {
+      const error = new Error(reason);
+      controller?.abort(error);
+      settle(error);
     };
-    const total = setTimeout(() => stop(new TotalTimeout()), timeoutMs);
+    let timer = setTimeout(
+      () => stop(`No ${controller ? "answer" : "connection"} within ${timeoutMs} ms.`),
+      timeoutMs,
+    );
 
     const handler: Dispatcher.DispatchHandler = {
       onRequestStart(given) {
         // A request that waited in the pool beyond its time must not be written any more.
-        if (settled) return given.abort(new TotalTimeout());
-        controller = given;
-        started = true;
+        if (settled) given.abort(new Error("Its time is over."));
+        else controller = given;
       },
       onResponseStart(_given, status, responseHeaders) {
         if (status < 200) return; // informational
         answer = { status, retryAfterMs: retryAfter(responseHeaders["retry-after"]) };
-        clearTimeout(total);
-        setTimeout(() => stop(new TotalTimeout()), BODY_TIMEOUT_MS).unref();
+        clearTimeout(timer);
+        timer = setTimeout(() => stop("The body took too long."), BODY_TIMEOUT_MS);
       },
       onResponseData(_given, chunk) {
-        if (keptBytes < KEPT_RESPONSE_BYTES) {
-          const part = chunk.subarray(0, KEPT_RESPONSE_BYTES - keptBytes);
-          kept.push(Buffer.from(part));
-          keptBytes += part.length;
+        if (readBytes < KEPT_RESPONSE_BYTES) {
+          kept.push(Buffer.from(chunk.subarray(0, KEPT_RESPONSE_BYTES - readBytes)));
         }
-        if (keptBytes >= KEPT_RESPONSE_BYTES) stop(new Error("The rest of the response is not read."));
+        readBytes += chunk.length;
+        if (readBytes > READ_RESPONSE_BYTES) stop("The body is too long.");
       },
-      onResponseEnd: () => settle(undefined),
+      onResponseEnd: () => settle(),
       onResponseError: (_given, error) => settle(error),
     };
-    try {
-      pool.dispatch({ path, method: "POST", headers: { ...headers }, body: Buffer.from(body) }, handler);
-    } catch (error) {
-      settle(error as Error);
-    }
+    pool.dispatch({ path, method: "POST", headers, body }, handler);
   });
 }
 
-class TotalTimeout extends Error {}
+function answered(status: number, retryAfterMs: number | null, body: Buffer): AttemptResult {
+  const delivered = status >= 200 && status < 300;
+  return {
+    outcome: delivered ? "delivered" : "rejected",
+    status,
+    error: delivered ? null : `The endpoint answered ${status}.`,
+    response: storable(body.toString("utf8")),
+    retryAfterMs,
+  };
+}
 
-function describe(error: Error | undefined, started: boolean, timeoutMs: number): string {
-  if (error instanceof TotalTimeout) {
-    return started ? `No answer within ${timeoutMs} ms.` : `No connection within ${timeoutMs} ms.`;
-  }
-  const { code, message = "The connection ended." } = (error ?? {}) as { code?: string; message?: string };
-  return (code ? `${code}: ${message}` : message).slice(0, 500);
+function unanswered(outcome: "not_sent" | "unknown", error: string): AttemptResult {
+  return { outcome, status: null, error, response: null, retryAfterMs: null };
+}
+
+/** The first line of what went wrong; of several addresses that were tried, the first. */
+function describe(error: unknown): string {
+  const { code, message, errors } = (error ?? {}) as { code?: string; message?: string; errors?: Error[] };
+  const text = message || errors?.[0]?.message || "The connection ended.";
+  return storable(code ? `${code}: ${text}` : text).slice(0, MAX_ERROR_LENGTH);
+}
+
+/** PostgreSQL holds any text but this character. */
+function storable(text: string): string {
+  return text.replaceAll("\0", "\ufffd");
 }
 
 function retryAfter(header: string | string[] | undefined): number | null {

@@ -60,9 +60,10 @@ export function decideOutcome(
   const allowed = policy.onUnknown === "hold" ? result.outcome === "not_sent" : repeatable;
   const delay = policy.retryScheduleMs[tries - 1];
   if (!allowed || delay === undefined) return { state: "failed", disableWebhook: result.status === 410 };
-  const jittered = (delay / 2) * (1 + random);
+  const half = Math.floor(delay / 2);
+  const jittered = delay - half + Math.floor(random * half);
   const wish = Math.min(result.retryAfterMs ?? 0, MAX_RETRY_AFTER_MS);
-  return { state: "pending", delayMs: Math.floor(Math.max(jittered, wish)) };
+  return { state: "pending", delayMs: Math.max(jittered, wish) };
 }
 
 function isRepeatable(outcome: AttemptOutcome, status: number | null): boolean {

@@ -1,0 +1,110 @@
+import { randomBytes } from "node:crypto";
+import { verifyWebhook } from "@fencepost/receiver";
+import { asCallerEventId, asToken, type EventId } from "@fencepost/token";
+import fc from "fast-check";
+import { Webhook } from "standardwebhooks";
+import { expect, it } from "vitest";
+import { newSecret } from "../dispatch/webhookInput.ts";
+import { buildMessage } from "../message/payload.ts";
+import type { DeliveryId, RecordedAttempt } from "../store/deliveryStore.ts";
+import { attemptHeaders, signV1 } from "./sign.ts";
+
+const TOKEN = asToken("testnet-20251217-0063092990-0000027-0006-0000000002");
+
+function attemptOf(overrides: Partial<RecordedAttempt> = {}): RecordedAttempt {
+  const eventId = asCallerEventId("order:42~a");
+  const occurredAt = "2026-06-19T00:21:26Z";
+  const { body } = buildMessage({ eventId, type: "order.paid", token: TOKEN, occurredAt, data: { n: 1n } });
+  return {
+    id: "dlv_7" as DeliveryId,
+    fence: 1n,
+    eventId,
+    token: TOKEN,
+    number: 3,
+    url: "https://customer.example/hook",
+    secrets: [newSecret()],
+    timestamp: 1_781_828_486n,
+    body,
+    ...overrides,
+  };
+}
+
+it("signs the vector of Standard Webhooks as the specification does", () => {
+  const signature = signV1("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", {
+    eventId: "msg_p5jXN8AQM9LWM0D4loKWxJek",
+    timestamp: 1_614_265_330n,
+    body: Buffer.from('{"test": 2432232314}'),
+  });
+  expect(signature).toBe("v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=");
+});
+
+it("sets these headers and no others", () => {
+  const attempt = attemptOf();
+  expect(attemptHeaders(attempt)).toEqual({
+    "content-type": "application/json",
+    "user-agent": "fencepost",
+    "webhook-id": "order:42~a",
+    "webhook-timestamp": "1781828486",
+    "webhook-signature": signV1(attempt.secrets[0]!, attempt),
+    "webhook-attempt": "3",
+    "idempotency-key": "order:42~a",
+    "fencing-token": TOKEN,
+  });
+});
+
+it("leaves the fencing token out where a message has none", () => {
+  expect(attemptHeaders(attemptOf({ token: null }))).not.toHaveProperty("fencing-token");
+});
+
+it("is verified by the receiver library with each of several secrets, and with no other", () => {
+  const secrets = [newSecret(), newSecret(), newSecret()];
+  const attempt = attemptOf({ secrets });
+  const request = { headers: attemptHeaders(attempt), body: attempt.body, now: new Date(1_781_828_486_000) };
+  for (const secret of secrets) {
+    expect(verifyWebhook({ ...request, secrets: secret })).toMatchObject({
+      eventId: attempt.eventId,
+      attempt: 3,
+    });
+  }
+  expect(() => verifyWebhook({ ...request, secrets: newSecret() })).toThrow("signature");
+});
+
+it("is verified by the package standardwebhooks with each of several secrets, and with no other", () => {
+  const secrets = [newSecret(), newSecret(), newSecret()];
+  // That package reads the clock itself, so this attempt is of now.
+  const attempt = attemptOf({ secrets, timestamp: BigInt(Math.floor(Date.now() / 1_000)) });
+  const headers = attemptHeaders(attempt);
+  for (const secret of secrets) {
+    expect(new Webhook(secret).verify(attempt.body, headers)).toMatchObject({ type: "order.paid" });
+  }
+  expect(() => new Webhook(newSecret()).verify(attempt.body, headers)).toThrow("No matching signature");
+});
+
+it("signs what the package standardwebhooks signs, for any secret, id, second and text", () => {
+  fc.assert(
+    fc.property(
+      fc.uint8Array({ minLength: 24, maxLength: 64 }),
+      fc.stringMatching(/^[A-Za-z0-9_:~-]{1,64}$/),
+      fc.integer({ min: 0, max: 2 ** 40 }),
+      fc.string({ unit: "binary" }),
+      (key, id, seconds, text) => {
+        const secret = `whsec_${Buffer.from(key).toString("base64")}`;
+        const expected = new Webhook(secret).sign(id, new Date(seconds * 1_000), text);
+        const attempt = { eventId: id as EventId, timestamp: BigInt(seconds), body: Buffer.from(text) };
+        expect(signV1(secret, attempt)).toBe(expected);
+      },
+    ),
+  );
+});
+
+it("signs the bytes as they are, also those that are not text", () => {
+  const secret = newSecret();
+  const attempt = { eventId: "bytes", timestamp: 1n };
+  const bytes = randomBytes(1_000);
+  const other = Buffer.from(bytes);
+  other[500] = (other[500]! + 1) % 256;
+  expect(signV1(secret, { ...attempt, body: bytes })).not.toBe(signV1(secret, { ...attempt, body: other }));
+  // Both are U+FFFD once they are read as text.
+  const [one, two] = [Buffer.from([0xff]), Buffer.from([0xfe])];
+  expect(signV1(secret, { ...attempt, body: one })).not.toBe(signV1(secret, { ...attempt, body: two }));
+});
