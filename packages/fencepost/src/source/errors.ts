@@ -38,8 +38,8 @@ export class RpcResponseError extends Error {
   override readonly name = "RpcResponseError";
   readonly code: number;
 
-  constructor(url: string, method: string, code: number, text: string) {
-    super(`${url} answered ${method} with error ${code}: ${text}`);
+  constructor(where: string, code: number, text: string) {
+    super(`${where} answered with error ${code}: ${text}`);
     this.code = code;
   }
 }

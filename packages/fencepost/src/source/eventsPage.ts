@@ -10,6 +10,9 @@ export interface EventsPage extends SourceHead {
   readonly completeThrough: number;
 }
 
+const MAX_LEDGER = 2_147_483_647;
+const ISO_TIME = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z$/;
+
 /**
  * Reads a `getEvents` result. Rows outside of (after, cursor] are left out: a node may repeat a page, and what
  * lies beyond its cursor is served again. Throws {@link SourceUnavailableError} for an answer that a sound node
@@ -24,20 +27,28 @@ export function parseEventsPage(
   const cursor = asString(page["cursor"], "cursor");
   const latestLedger = asLedger(page["latestLedger"], "latestLedger");
   const oldestLedger = asLedger(page["oldestLedger"], "oldestLedger");
+  if (oldestLedger > latestLedger) refuse(`it has ledgers ${oldestLedger} to ${latestLedger}`);
   const end = parseCursor(cursor);
   const atLedgerEnd = end.tx === 1_048_575 && end.op === 4_095 && end.event === 4_294_967_295;
   const completeThrough = atLedgerEnd ? end.ledger : end.ledger - 1;
   if (cursor < after) refuse(`its cursor went back from ${after} to ${cursor}`);
   if (completeThrough > latestLedger)
     refuse(`its cursor ${cursor} is ahead of its latest ledger ${latestLedger}`);
+  const hasNext = completeThrough + 1 >= oldestLedger && completeThrough + 1 <= latestLedger;
+  if (cursor === after && hasNext)
+    refuse(`its cursor stands still at ${cursor}, before its latest ledger ${latestLedger}`);
   if (!Array.isArray(page["events"])) refuse("events is not a list");
 
   const byId = new Map<string, SourceEvent>();
   for (const row of page["events"] as unknown[]) {
     const event = parseRow(row);
-    if (event?.contractId && contractIds.has(event.contractId) && event.id > after && event.id <= cursor) {
-      byId.set(event.id, event);
+    if (!event?.contractId || !contractIds.has(event.contractId)) continue;
+    if (event.id <= after || event.id > cursor) continue;
+    const other = byId.get(event.id);
+    if (other && JSON.stringify(other) !== JSON.stringify(event)) {
+      refuse(`event ${event.id} is in it twice, with different content`);
     }
+    byId.set(event.id, event);
   }
   const events = [...byId.values()].sort((a, b) => (a.id < b.id ? -1 : 1));
   return { events, cursor, completeThrough, latestLedger, oldestLedger };
@@ -51,11 +62,10 @@ function parseRow(row: unknown): SourceEvent | null {
   const ledger = asLedger(fields["ledger"], "ledger");
   if (parseCursor(id).ledger !== ledger) refuse(`event ${id} says it is of ledger ${ledger}`);
   const closedAt = asString(fields["ledgerClosedAt"], "ledgerClosedAt");
-  if (Number.isNaN(Date.parse(closedAt))) refuse(`event ${id} has the close time ${closedAt}`);
+  if (!ISO_TIME.test(closedAt) || Number.isNaN(Date.parse(closedAt)))
+    refuse(`event ${id} has the close time ${closedAt}`);
   const topics = fields["topic"] ?? [];
-  if (!Array.isArray(topics) || !topics.every((topic) => typeof topic === "string")) {
-    refuse(`event ${id} has topics that are not texts`);
-  }
+  if (!Array.isArray(topics)) refuse(`event ${id} has topics that are not a list`);
   return {
     id,
     type,
@@ -63,7 +73,7 @@ function parseRow(row: unknown): SourceEvent | null {
     closedAt,
     contractId: asString(fields["contractId"], "contractId") || null,
     txHash: asString(fields["txHash"], "txHash"),
-    topics,
+    topics: topics.map((topic) => asString(topic, "a topic")),
     value: asString(fields["value"], "value"),
   };
 }
@@ -83,13 +93,15 @@ function asObject(value: unknown, what: string): Record<string, unknown> {
   return value as Record<string, unknown>;
 }
 
+/** Also refuses what PostgreSQL cannot keep as text: no sound node sends it, and it must not block a stream. */
 function asString(value: unknown, what: string): string {
   if (typeof value !== "string") refuse(`${what} is not a text`);
+  if (value.includes("\0") || /\p{Surrogate}/u.test(value)) refuse(`${what} has characters that are no text`);
   return value;
 }
 
 function asLedger(value: unknown, what: string): number {
-  if (typeof value !== "number" || !Number.isSafeInteger(value) || value < 0)
+  if (typeof value !== "number" || !Number.isInteger(value) || value < 0 || value > MAX_LEDGER)
     refuse(`${what} is not a ledger`);
   return value;
 }

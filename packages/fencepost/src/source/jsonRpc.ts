@@ -5,6 +5,8 @@ import { RpcResponseError, SourceUnavailableError } from "./errors.ts";
 const MAX_ANSWER_BYTES = 64 * 1024 * 1024;
 /** A wish to wait longer than this is cut to it, in milliseconds. */
 const MAX_RETRY_AFTER_MS = 60_000;
+/** What a node says of an error is cut to this many characters. */
+const MAX_ERROR_TEXT = 500;
 
 export interface JsonRpcCall {
   readonly url: string;
@@ -20,7 +22,7 @@ export interface JsonRpcCall {
  * and {@link SourceUnavailableError} for everything that is not an answer. Retries nothing.
  */
 export async function callJsonRpc({ url, method, params, timeoutMs, signal }: JsonRpcCall): Promise<unknown> {
-  const where = `${withoutSecrets(url)} (${method})`;
+  const where = `${originOf(url)} (${method})`;
   const total = AbortSignal.any([signal, AbortSignal.timeout(timeoutMs)]);
   let text: string;
   try {
@@ -43,10 +45,10 @@ export async function callJsonRpc({ url, method, params, timeoutMs, signal }: Js
     const why = total.aborted ? `no answer within ${timeoutMs} ms` : describe(error);
     throw new SourceUnavailableError(`${where} cannot be reached: ${why}.`, { cause: error });
   }
-  return parseAnswer(text, where, method);
+  return parseAnswer(text, where);
 }
 
-function parseAnswer(text: string, where: string, method: string): unknown {
+function parseAnswer(text: string, where: string): unknown {
   let answer: { result?: unknown; error?: { code?: unknown; message?: unknown } } | null;
   try {
     answer = JSON.parse(text);
@@ -54,7 +56,8 @@ function parseAnswer(text: string, where: string, method: string): unknown {
     throw new SourceUnavailableError(`${where} answered with something that is not JSON.`, { cause: error });
   }
   if (answer?.error) {
-    throw new RpcResponseError(where, method, Number(answer.error.code), String(answer.error.message));
+    const text = String(answer.error.message).slice(0, MAX_ERROR_TEXT);
+    throw new RpcResponseError(where, Number(answer.error.code), text);
   }
   if (answer?.result === undefined || answer.result === null) {
     throw new SourceUnavailableError(`${where} answered without a result.`);
@@ -88,6 +91,6 @@ function describe(error: unknown): string {
 }
 
 /** API keys of providers stand in the path or query: messages name the host only. */
-function withoutSecrets(url: string): string {
+export function originOf(url: string): string {
   return new URL(url).origin;
 }

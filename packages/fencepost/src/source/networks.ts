@@ -1,4 +1,4 @@
-import type { StreamEpoch } from "@fencepost/token";
+import { ledgerToken, type StreamEpoch } from "@fencepost/token";
 
 /** A Stellar network: its stream name, its passphrase, and the day its current life began. */
 export interface Network {
@@ -26,9 +26,12 @@ export interface CustomNetwork {
 
 export type NetworkOption = keyof typeof KNOWN | CustomNetwork;
 
+/** Throws a `TypeError` for an unknown name, and `InvalidTokenError` for a custom name or epoch that cannot be. */
 export function resolveNetwork(option: NetworkOption): Network {
   if (typeof option !== "string") {
-    return { chain: { stream: option.name, epoch: option.epoch }, passphrase: option.passphrase };
+    const chain = { stream: option.name, epoch: option.epoch };
+    ledgerToken({ ...chain, ledger: 0, tx: 0, op: 0, event: 0 }); // throws for a name or a date that no token can have
+    return { chain, passphrase: option.passphrase };
   }
   const known = Object.hasOwn(KNOWN, option) ? KNOWN[option] : undefined;
   if (!known) {

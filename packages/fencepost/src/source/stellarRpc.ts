@@ -1,14 +1,9 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { parseRpcId, rpcCursorAfterLedger } from "@fencepost/token";
-import {
-  RpcResponseError,
-  SourceUnavailableError,
-  UnsupportedRpcVersionError,
-  WrongNetworkError,
-} from "./errors.ts";
+import { RpcResponseError, SourceUnavailableError } from "./errors.ts";
 import { type EventsPage, parseEventsPage } from "./eventsPage.ts";
-import { callJsonRpc } from "./jsonRpc.ts";
 import { type NetworkOption, resolveNetwork } from "./networks.ts";
+import { type Call, isPassing, type NodesOptions, openNodes, refusedRange } from "./nodes.ts";
 import type { Source, SourceEvent, SourceHead, SourceWindow, WindowRequest } from "./source.ts";
 
 export interface StellarRpcOptions {
@@ -25,182 +20,228 @@ export interface StellarRpcOptions {
 
 /** Contracts one `getEvents` call can name: 5 filters of 5. */
 const CONTRACTS_PER_CALL = 25;
+/** Ledgers one `getEvents` call scans at the most. */
+const LEDGERS_PER_CALL = 10_000;
+/** Retries ask for fewer rows, but not for fewer than this. */
+const FEWEST_ROWS = 100;
 /** A window is cut at a ledger once it holds this many events. */
-const WINDOW_EVENTS = 10_000;
+const WINDOW_EVENTS = 4_000;
 /** One ledger with more events than this for the watched contracts is refused: far beyond what a ledger holds. */
 const LEDGER_EVENTS_LIMIT = 200_000;
-/** How often one page is asked for before the window is given up, and the runner backs off. */
-const TRIES_PER_PAGE = 5;
-const FIRST_RETRY_MS = 250;
+/** A node without news this many times in a row may be stale: another one is asked. */
+const PATIENCE = 10;
 
 /**
  * A Stellar RPC node, or several of one network, as a source. Throws a `TypeError` for options that cannot be
- * used; whether a node can be used is checked by `check()` and before the first call to each.
+ * used. Whether a node can be used is checked by `check()` and before the first question to each.
  */
 export function stellarRpc(options: StellarRpcOptions): Source {
+  return stellarRpcWith(options, (ms, signal) => sleep(ms, undefined, { signal }));
+}
+
+/** The source with the waits between its retries passed in. */
+export function stellarRpcWith(options: StellarRpcOptions, wait: NodesOptions["wait"]): Source {
   const { chain, passphrase } = resolveNetwork(options.network);
-  const urls = readUrls(options.urls);
-  const { timeoutMs = 15_000, pollMs = 1_000, pageLimit = 1_000 } = options;
-  const checked = new Set<string>();
-  let preferred = 0;
-
-  function call(url: string, method: string, signal: AbortSignal, params?: object): Promise<unknown> {
-    return callJsonRpc({ url, method, timeoutMs, signal, ...(params && { params }) });
-  }
-
-  async function checkNode(url: string, signal: AbortSignal): Promise<void> {
-    if (checked.has(url)) return;
-    const network = (await call(url, "getNetwork", signal)) as { passphrase?: string };
-    if (network.passphrase !== passphrase) {
-      throw new WrongNetworkError(new URL(url).origin, passphrase, String(network.passphrase));
-    }
-    const { version = "" } = (await call(url, "getVersionInfo", signal)) as { version?: string };
-    if (!isSupportedVersion(version)) throw new UnsupportedRpcVersionError(new URL(url).origin, version);
-    checked.add(url);
-  }
-
-  /** Asks the nodes in turn until one gives a usable answer; waits longer, with jitter, after each failure. */
-  async function ask<T>(
-    signal: AbortSignal,
-    question: (url: string, attempt: number) => Promise<T>,
-  ): Promise<T> {
-    for (let attempt = 0; ; attempt++) {
-      const url = urls[preferred % urls.length] ?? "";
-      try {
-        await checkNode(url, signal);
-        return await question(url, attempt);
-      } catch (error) {
-        signal.throwIfAborted();
-        if (!isWorthAnotherTry(error) || attempt + 1 >= TRIES_PER_PAGE) throw error;
-        preferred++;
-        const wish = error instanceof SourceUnavailableError ? error.retryAfterMs : undefined;
-        const backoff = FIRST_RETRY_MS * 2 ** attempt * (0.5 + Math.random() / 2);
-        await sleep(wish ?? backoff, undefined, { signal });
-      }
-    }
-  }
+  const { timeoutMs = 15_000, pollMs = 1_000 } = options;
+  const nodes = openNodes({ urls: readUrls(options.urls), passphrase, timeoutMs, wait });
+  /** What the nodes allow, as far as they said: rows of a page, and ledgers scanned for one. */
+  let rowLimit = options.pageLimit ?? 1_000;
+  let span = LEDGERS_PER_CALL;
+  let quiet = 0;
 
   function readPage(
     start: PageStart,
     contractIds: readonly string[],
     signal: AbortSignal,
+    only?: string,
   ): Promise<EventsPage> {
     const known = new Set(contractIds);
     const filters = symmetricFilters(contractIds);
-    const after = "cursor" in start ? start.cursor : rpcCursorAfterLedger(Math.max(0, start.startLedger - 1));
-    return ask(signal, async (url, attempt) => {
-      // A node over its processing limit wants a smaller question.
-      const limit = Math.max(100, Math.floor(pageLimit / 2 ** attempt));
-      const params =
-        "cursor" in start
-          ? { filters, pagination: { cursor: start.cursor, limit } }
-          : { startLedger: start.startLedger, filters, pagination: { limit } };
-      return parseEventsPage(await call(url, "getEvents", signal, params), known, after);
-    });
+    const after = "cursor" in start ? start.cursor : rpcCursorAfterLedger(start.startLedger - 1);
+    return nodes.ask(
+      async (call, attempt) => {
+        const limit = Math.max(Math.min(rowLimit, FEWEST_ROWS), Math.floor(rowLimit / 2 ** attempt));
+        try {
+          const params = { ...positionParams(start, span, limit), filters };
+          const page = parseEventsPage(await call("getEvents", params), known, after);
+          span = Math.min(span * 2, LEDGERS_PER_CALL);
+          return page;
+        } catch (error) {
+          if (isOverLimit(error)) span = Math.max(1, Math.floor(span / 10));
+          const most = allowedRows(error);
+          if (most === null || most >= rowLimit) throw error;
+          rowLimit = most;
+          throw new SourceUnavailableError(`The node gives pages of ${most} events only.`, { cause: error });
+        }
+      },
+      signal,
+      only,
+    );
   }
 
   /** Reads one group of contracts, up to a ledger's end. */
   async function readGroup(
-    contractIds: readonly string[],
-    {
-      fromLedger,
-      throughLedger = Number.POSITIVE_INFINITY,
-    }: Pick<WindowRequest, "fromLedger" | "throughLedger">,
+    { fromLedger, throughLedger = Number.POSITIVE_INFINITY, contractIds }: WindowRequest,
     maxEvents: number,
     signal: AbortSignal,
+    only?: string,
   ): Promise<SourceWindow> {
     const events: SourceEvent[] = [];
     let completeThrough = fromLedger - 1;
     // A cursor at the end of the ledger before may stand at the newest ledger; a startLedger beyond it may not.
     let start: PageStart =
-      fromLedger > 1 ? { cursor: rpcCursorAfterLedger(fromLedger - 1) } : { startLedger: fromLedger };
+      fromLedger > 1 ? { cursor: rpcCursorAfterLedger(fromLedger - 1) } : { startLedger: 1 };
     let head: SourceHead = { latestLedger: 0, oldestLedger: 0 };
-    const window = (): SourceWindow => ({
-      kind: "window",
-      fromLedger,
-      throughLedger: Math.min(completeThrough, throughLedger),
-      events: events.filter((event) => event.ledger <= Math.min(completeThrough, throughLedger)),
-      ...head,
-    });
+    /** What has been read completely, and without any of it the answer `otherwise`. */
+    const answer = (otherwise: () => SourceWindow): SourceWindow => {
+      if (completeThrough < fromLedger) return otherwise();
+      const through = Math.min(completeThrough, throughLedger);
+      const complete = events.filter((event) => event.ledger <= through);
+      return { kind: "window", fromLedger, throughLedger: through, events: complete, ...head };
+    };
 
     // Bounded: every turn but a refused start moves the cursor on, and events and ledgers have limits.
     for (;;) {
       const needed = neededLedger(start);
-      let page: EventsPage;
+      let page: EventsPage | undefined;
+      let range: SourceHead;
       try {
-        page = await readPage(start, contractIds, signal);
+        page = await readPage(start, contractIds, signal, only);
+        range = page;
       } catch (error) {
-        const range = outOfRange(error);
-        if (!range) throw error;
-        if (needed >= range.oldestLedger && needed <= range.latestLedger && "cursor" in start) {
-          // Only the ledger of the cursor itself has gone: nothing is lost.
-          start = { startLedger: needed };
-          if (completeThrough >= fromLedger) return window();
-          continue;
+        const refused = refusedRange(error);
+        if (!refused) {
+          if (!isPassing(error)) throw error;
+          return answer(() => {
+            throw error;
+          });
         }
-        if (completeThrough >= fromLedger) return window();
-        return refusedRange(needed, range);
+        range = refused;
+      }
+      if (isEdge(start, range)) {
+        start = { startLedger: needed };
+        continue;
+      }
+      // Some providers answer an expired cursor with 200 and an empty page: believe the oldest ledger instead.
+      if (!page || needed < range.oldestLedger || needed > range.latestLedger + 1) {
+        return answer(() => outside(needed, range));
       }
       head = { latestLedger: page.latestLedger, oldestLedger: page.oldestLedger };
-      // Some providers answer an expired cursor with 200 and an empty page: believe the oldest ledger instead.
-      if (needed < page.oldestLedger || page.latestLedger < needed - 1) {
-        return completeThrough >= fromLedger ? window() : refusedRange(needed, head);
-      }
-      const moved = !("cursor" in start) || page.cursor > start.cursor;
       events.push(...page.events);
       completeThrough = Math.max(completeThrough, page.completeThrough);
       start = { cursor: page.cursor };
       const caughtUp = completeThrough >= Math.min(throughLedger, page.latestLedger);
       const full = events.length >= maxEvents && completeThrough >= fromLedger;
-      if (caughtUp || full || !moved) {
-        return completeThrough >= fromLedger ? window() : { kind: "idle", ...head };
-      }
+      if (caughtUp || full) return answer(() => ({ kind: "idle", ...head }));
       if (events.length > LEDGER_EVENTS_LIMIT) {
         throw new SourceUnavailableError(`Ledger ${fromLedger} has more than ${LEDGER_EVENTS_LIMIT} events.`);
       }
     }
   }
 
+  /** Reads every group of contracts up to one common end. */
+  async function readWindow(
+    { fromLedger, throughLedger, contractIds }: WindowRequest,
+    signal: AbortSignal,
+    only?: string,
+  ): Promise<SourceWindow> {
+    const groups = inGroups([...contractIds].sort(), CONTRACTS_PER_CALL);
+    const share = Math.ceil(WINDOW_EVENTS / groups.length);
+    const events: SourceEvent[] = [];
+    let end = throughLedger;
+    let last: SourceWindow | undefined;
+    for (const group of groups) {
+      // Each group reads no further than the one before it: the window has one common end.
+      const request = { fromLedger, contractIds: group, ...(end !== undefined && { throughLedger: end }) };
+      last = await readGroup(request, share, signal, only);
+      if (last.kind !== "window") return last;
+      end = last.throughLedger;
+      events.push(...last.events);
+    }
+    if (last?.kind !== "window") throw new TypeError("A window needs at least one contract.");
+    const common = events.filter((event) => event.ledger <= last.throughLedger);
+    return { ...last, events: common.sort((a, b) => (a.id < b.id ? -1 : 1)) };
+  }
+
   return {
     chain,
     passphrase,
     pollMs,
-    check: (signal) =>
-      ask(signal, async (url) => {
-        const health = (await call(url, "getHealth", signal)) as Partial<SourceHead>;
-        if (!Number.isSafeInteger(health.latestLedger) || !Number.isSafeInteger(health.oldestLedger)) {
-          throw new SourceUnavailableError(`${new URL(url).origin} does not say which ledgers it has.`);
+    async check(signal) {
+      const heads: SourceHead[] = [];
+      let failure: unknown;
+      for (const url of nodes.urls) {
+        try {
+          heads.push(await nodes.ask(readHead, signal, url));
+        } catch (error) {
+          signal.throwIfAborted();
+          if (!isPassing(error)) throw error;
+          failure = error;
         }
-        return { latestLedger: Number(health.latestLedger), oldestLedger: Number(health.oldestLedger) };
-      }),
-    async window({ fromLedger, throughLedger, contractIds }, signal) {
-      const groups = inGroups([...contractIds].sort(), CONTRACTS_PER_CALL);
-      const share = Math.ceil(WINDOW_EVENTS / groups.length);
-      const events: SourceEvent[] = [];
-      let end = throughLedger;
-      let last: SourceWindow | undefined;
-      for (const group of groups) {
-        // Each group reads no further than the one before it: the window has one common end.
-        const range = end === undefined ? { fromLedger } : { fromLedger, throughLedger: end };
-        last = await readGroup(group, range, share, signal);
-        if (last.kind !== "window") return last;
-        end = last.throughLedger;
-        events.push(...last.events);
       }
-      if (last?.kind !== "window") throw new TypeError("A window needs at least one contract.");
-      const common = events.filter((event) => event.ledger <= last.throughLedger);
-      return { ...last, events: common.sort((a, b) => (a.id < b.id ? -1 : 1)) };
+      if (heads.length === 0) throw failure;
+      return {
+        latestLedger: Math.max(...heads.map((head) => head.latestLedger)),
+        oldestLedger: Math.min(...heads.map((head) => head.oldestLedger)),
+      };
+    },
+    async window(request, signal) {
+      const answer = await readWindow(request, signal);
+      quiet = answer.kind === "idle" ? quiet + 1 : 0;
+      if (answer.kind === "behind" || answer.kind === "gap" || quiet >= PATIENCE) {
+        nodes.turn();
+        quiet = 0;
+      }
+      if (answer.kind !== "gap") return answer;
+      // Nodes keep different ranges, also those behind one url: a hole is one when none of them has the ledger,
+      // and while one cannot be reached nobody knows.
+      let smallest = answer;
+      for (const url of nodes.urls) {
+        const other = await readWindow(request, signal, url);
+        if (other.kind === "window") return other;
+        if (other.kind === "gap" && other.throughLedger < smallest.throughLedger) smallest = other;
+      }
+      return smallest;
     },
   };
 }
 
 type PageStart = { readonly cursor: string } | { readonly startLedger: number };
 
+async function readHead(call: Call): Promise<SourceHead> {
+  const health = (await call("getHealth")) as Partial<SourceHead>;
+  if (!Number.isSafeInteger(health.latestLedger) || !Number.isSafeInteger(health.oldestLedger)) {
+    throw new SourceUnavailableError("The node does not say in getHealth which ledgers it has.");
+  }
+  return { latestLedger: Number(health.latestLedger), oldestLedger: Number(health.oldestLedger) };
+}
+
 /** The first ledger that the next page must still be able to give. */
 function neededLedger(start: PageStart): number {
   if ("startLedger" in start) return start.startLedger;
   const { ledger } = parseRpcId(start.cursor);
   return start.cursor === rpcCursorAfterLedger(ledger) ? ledger + 1 : ledger;
+}
+
+/** A cursor may be read on for any number of ledgers; only a range of ledgers can be made smaller. */
+function positionParams(start: PageStart, span: number, limit: number): object {
+  const pagination = { limit };
+  const needed = neededLedger(start);
+  if ("cursor" in start && (span === LEDGERS_PER_CALL || start.cursor !== rpcCursorAfterLedger(needed - 1))) {
+    return { pagination: { ...pagination, cursor: start.cursor } };
+  }
+  return { startLedger: needed, endLedger: needed + span, pagination };
+}
+
+/** Only the ledger of the cursor itself has gone, and it was read to its end: nothing is lost. */
+function isEdge(start: PageStart, { oldestLedger, latestLedger }: SourceHead): boolean {
+  const needed = neededLedger(start);
+  return (
+    "cursor" in start &&
+    needed === oldestLedger &&
+    parseRpcId(start.cursor).ledger < needed &&
+    needed <= latestLedger
+  );
 }
 
 /** Nodes before v27.1.1 missed events when the filters of one request set different keys: all set the same. */
@@ -214,38 +255,34 @@ function inGroups<T>(items: readonly T[], size: number): T[][] {
   return groups;
 }
 
-/** The range in "startLedger must be within the ledger range: A - B", or null for any other error. */
-function outOfRange(error: unknown): SourceHead | null {
-  if (!(error instanceof RpcResponseError) || error.code !== -32600) return null;
-  const match = /ledger range: (\d+) - (\d+)/.exec(error.message);
-  return match ? { oldestLedger: Number(match[1]), latestLedger: Number(match[2]) } : null;
-}
-
-/** The same words mean too old (a gap) and ahead of a lagging node: the numbers tell which. */
-function refusedRange(needed: number, { oldestLedger, latestLedger }: SourceHead): SourceWindow {
+/** What a ledger outside of a node's range means: too old (a gap), not closed yet, or a node that is behind. */
+function outside(needed: number, { oldestLedger, latestLedger }: SourceHead): SourceWindow {
   if (needed < oldestLedger) {
     return { kind: "gap", fromLedger: needed, throughLedger: oldestLedger - 1, oldestLedger, latestLedger };
   }
   return { kind: needed === latestLedger + 1 ? "idle" : "behind", oldestLedger, latestLedger };
 }
 
-function isWorthAnotherTry(error: unknown): boolean {
-  if (error instanceof RpcResponseError) return outOfRange(error) === null && error.code !== -32602;
-  return error instanceof SourceUnavailableError;
+/** The node took too long over a range: a smaller one may do. */
+function isOverLimit(error: unknown): boolean {
+  return error instanceof RpcResponseError && error.code === -32001;
 }
 
-function isSupportedVersion(version: string): boolean {
-  const major = /^v?(\d+)\./.exec(version)?.[1];
-  return major === undefined ? false : Number(major) >= 23;
+/** The number in "limit must not exceed N", a setting of each node; null for any other error. */
+function allowedRows(error: unknown): number | null {
+  const match =
+    error instanceof RpcResponseError && /limit must not exceed ([1-9]\d{0,4})\b/.exec(error.message);
+  return match ? Number(match[1]) : null;
 }
 
 function readUrls(urls: StellarRpcOptions["urls"]): readonly string[] {
   const list = (typeof urls === "string" ? urls.split(",") : (urls ?? [])).map((url) => url.trim());
   const given = list.filter((url) => url !== "");
   if (given.length === 0) throw new TypeError("source.urls is empty: set STELLAR_RPC_URL.");
-  for (const url of given) {
+  for (const [i, url] of given.entries()) {
+    // Not the text itself: an API key may stand in it.
     if (!URL.canParse(url) || !/^https?:$/.test(new URL(url).protocol)) {
-      throw new TypeError(`source.urls has ${JSON.stringify(url)}, which is not an http or https url.`);
+      throw new TypeError(`source.urls: number ${i + 1} is not an http or https url.`);
     }
   }
   return given;
