@@ -1,0 +1,45 @@
+import { setImmediate as nextTurn } from "node:timers/promises";
+import { describe, expect, test } from "vitest";
+import { entry, inboxConformance } from "./__tests__/inboxConformance.ts";
+import { thrown } from "./__tests__/thrown.ts";
+import { InboxFullError, InvalidOptionError, memoryInbox } from "./index.ts";
+
+describe("a memory inbox", () => {
+  inboxConformance({
+    create: async (options) => memoryInbox({ max: 100, ...options }),
+    untilWaiting: async () => nextTurn(), // nothing but promises keeps a duplicate from where it waits
+  });
+
+  const handle = (inbox: ReturnType<typeof memoryInbox>, id: string) =>
+    inbox.transaction((tx) => inbox.record(tx, entry(id), async (found) => found));
+
+  test("says that it is not transactional", () => {
+    expect(memoryInbox({ max: 1 }).transactional).toBe(false);
+  });
+
+  test("forgets the oldest event when it is full", async () => {
+    const inbox = memoryInbox({ max: 2 });
+    for (const id of ["evt_1", "evt_2", "evt_3"]) expect(await handle(inbox, id)).toBe("absent");
+    expect(await handle(inbox, "evt_3")).toBe("present");
+    expect(await handle(inbox, "evt_2")).toBe("present");
+    expect(await handle(inbox, "evt_1")).toBe("absent");
+    expect(await handle(inbox, "evt_2")).toBe("absent");
+  });
+
+  test("refuses a new event by name while as many are being handled as it may hold", async () => {
+    const inbox = memoryInbox({ max: 1 });
+    await inbox.transaction((tx) =>
+      inbox.record(tx, entry("evt_1"), async () => {
+        const error = await thrown(() => handle(inbox, "evt_2"));
+        expect(error).toBeInstanceOf(InboxFullError);
+        expect(error).toMatchObject({ eventId: "evt_2" });
+      }),
+    );
+    expect(await handle(inbox, "evt_1")).toBe("present");
+    expect(await handle(inbox, "evt_2")).toBe("absent");
+  });
+
+  test.each([0, -1, 1.5, Number.NaN, "9"])("has no size of %j", (max) => {
+    expect(() => memoryInbox({ max: max as number })).toThrow(InvalidOptionError);
+  });
+});
