@@ -31,17 +31,20 @@ export class DuplicateMessageTypeError extends Error {
  * or a `TypeError` that names what is missing.
  */
 export function defineConfig(input: ConfigInput): Config {
-  if (!input.source?.chain) throw new TypeError("source is missing: use source: stellarRpc({ … }).");
-  if (!Array.isArray(input.projections) || input.projections.length === 0) {
+  const { source, projections, onGap = "stop", leaseMs = 10_000 } = input;
+  if (!source?.chain) throw new TypeError("source is missing: use source: stellarRpc({ … }).");
+  if (!(projections?.length > 0)) {
     throw new TypeError("projections is empty: list what defineProjection() returned.");
   }
-  const leaseMs = input.leaseMs ?? 10_000;
+  if (onGap !== "stop" && onGap !== "continue") {
+    throw new TypeError(`onGap is ${JSON.stringify(onGap)}: use "stop" or "continue".`);
+  }
   if (!(leaseMs >= 1_000 && leaseMs <= 600_000)) {
     throw new TypeError(`leaseMs is ${leaseMs}: use 1,000 to 600,000 milliseconds.`);
   }
   const names = new Set<string>();
   const typeOwners = new Map<string, string>();
-  for (const projection of input.projections) {
+  for (const projection of projections) {
     if (names.has(projection.name)) throw new TypeError(`Two projections are named ${projection.name}.`);
     names.add(projection.name);
     for (const type of Object.keys(projection.messages)) {
@@ -50,20 +53,20 @@ export function defineConfig(input: ConfigInput): Config {
       typeOwners.set(type, projection.name);
     }
   }
-  return { kind: "config", onGap: "stop", ...input, leaseMs };
+  return { kind: "config", source, projections, onGap, leaseMs };
 }
 
 /** Every contract that some projection watches. Throws a `TypeError` where two start at different ledgers. */
 export function watchedContracts(config: Config): readonly Pick<Contract, "id" | "startLedger">[] {
   const byId = new Map<string, Pick<Contract, "id" | "startLedger">>();
-  for (const contract of config.projections.flatMap((projection) => Object.values(projection.contracts))) {
-    const known = byId.get(contract.id);
-    if (known && known.startLedger !== contract.startLedger) {
+  for (const { id, startLedger } of config.projections.flatMap(({ contracts }) => Object.values(contracts))) {
+    const known = byId.get(id);
+    if (known && known.startLedger !== startLedger) {
       throw new TypeError(
-        `Contract ${contract.id} has the start ledgers ${known.startLedger} and ${contract.startLedger}.`,
+        `Contract ${id} has the start ledgers ${known.startLedger} and ${startLedger}: use one.`,
       );
     }
-    byId.set(contract.id, { id: contract.id, startLedger: contract.startLedger });
+    byId.set(id, { id, startLedger });
   }
   return [...byId.values()];
 }

@@ -49,16 +49,38 @@ export type EventData<Shape> = Shape extends StandardSchemaV1
 export function defineContract<const Events extends EventShapes>(
   input: ContractInput<Events>,
 ): Contract<Events> {
-  const { id, startLedger } = input;
+  const { id, startLedger, events } = input;
   if (typeof id !== "string" || !/^C[A-Z2-7]{55}$/.test(id)) {
     throw new TypeError(`A contract id is C and 55 of A-Z 2-7, but this is ${JSON.stringify(id)}.`);
   }
   const named = startLedger === "latest" || startLedger === "oldest";
-  if (!named && !(Number.isSafeInteger(startLedger) && startLedger >= 1)) {
+  if (!named && !(Number.isInteger(startLedger) && startLedger >= 1 && startLedger <= MAX_LEDGER)) {
     throw new TypeError(
       `startLedger of ${id} is ${JSON.stringify(startLedger)}: use a ledger number, "latest" or "oldest".`,
     );
   }
-  if (Object.keys(input.events).length === 0) throw new TypeError(`Contract ${id} declares no events.`);
-  return { kind: "contract", ...input };
+  const shapes = Object.entries(events ?? {});
+  if (shapes.length === 0) throw new TypeError(`Contract ${id} declares no events.`);
+  for (const [name, shape] of shapes) checkShape(`Event ${JSON.stringify(name)} of ${id}`, shape);
+  return { kind: "contract", id, startLedger, events };
+}
+
+// Ledger numbers have 31 bits.
+const MAX_LEDGER = 2_147_483_647;
+
+function checkShape(event: string, shape: EventShape): void {
+  const schema = schemaOf(shape);
+  if (typeof schema?.["~standard"]?.validate !== "function") {
+    throw new TypeError(`${event} has no schema: use a Standard Schema, as z.object({ … }).`);
+  }
+  if ("~standard" in shape) return;
+  const names = [...(shape.topics ?? []), ...(shape.value === undefined ? [] : [shape.value])];
+  if (new Set(names).size < names.length) {
+    throw new TypeError(`${event} gives one name to two of ${names.join(", ")}.`);
+  }
+}
+
+/** The schema of an event, which may stand alone or beside names. */
+export function schemaOf(shape: EventShape): StandardSchemaV1 {
+  return "~standard" in shape ? shape : shape.schema;
 }

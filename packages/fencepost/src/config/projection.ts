@@ -2,6 +2,7 @@ import type { FencingToken } from "@fencepost/token";
 import type { StandardSchemaV1 } from "@standard-schema/spec";
 import type { NodePgDatabase } from "drizzle-orm/node-postgres";
 import type { PgTable } from "drizzle-orm/pg-core";
+import { isMessageType } from "../message/payload.ts";
 import type { ScValue } from "../xdr/scValue.ts";
 import type { Contract, EventData } from "./contract.ts";
 
@@ -93,47 +94,73 @@ export interface Projection {
   readonly on: { readonly [key: string]: Handler | undefined };
 }
 
-export type Handler = (context: HandlerContext<ProjectedEvent, MessageShapes>) => Promise<void> | void;
+type Handler = (context: HandlerContext<ProjectedEvent, MessageShapes>) => Promise<void> | void;
 
 /**
  * Declares a projection: tables that handlers keep up to date from events, and the messages that they emit, in
- * one transaction with its cursor. Throws a `TypeError` for a name, a version or a handler key that cannot be.
+ * one transaction with its cursor. Throws a `TypeError` for a name, a version, a message type or a handler key
+ * that cannot be.
  */
 export function defineProjection<C extends Contracts, Messages extends MessageShapes = Record<never, never>>(
   input: ProjectionInput<C, Messages>,
 ): Projection {
-  const { name, version, contracts } = input;
+  const { name, version, contracts, tables } = input;
+  const messages: MessageShapes = input.messages ?? {};
   // 48: the schema of a version is named <name>_v<version>, and PostgreSQL cuts names at 63 bytes.
-  if (!/^[a-z][a-z0-9_]{0,47}$/.test(name) || /_v\d+$/.test(name) || RESERVED_SCHEMAS.has(name)) {
+  if (!/^[a-z][a-z0-9_]{0,47}$/.test(name) || /_v\d+$/.test(name) || isReservedSchema(name)) {
     throw new TypeError(
       `The projection name ${JSON.stringify(name)} cannot be a schema: use 1 to 48 of a-z 0-9 _, beginning with ` +
-        'a letter, not ending in _v and digits, and not "public", "fencepost" or "pg_…".',
+        'a letter, not ending in _v and digits, and not "public", "fencepost", "information_schema" or "pg_…".',
     );
   }
-  if (!Number.isSafeInteger(version) || version < 1 || version > 1_000_000) {
+  if (!Number.isInteger(version) || version < 1 || version > 1_000_000) {
     throw new TypeError(`The version of projection ${name} is ${version}: use 1, 2, 3 …`);
   }
-  for (const key of Object.keys(input.on)) {
+  const aliasOf = new Map<string, string>();
+  for (const [alias, { id }] of Object.entries(contracts)) {
+    if (alias.includes(":")) {
+      throw new TypeError(
+        `Projection ${name} calls a contract ${JSON.stringify(alias)}: leave out the colon.`,
+      );
+    }
+    // Two handlers for one event could emit one message twice, and which is kept would be left to chance.
+    const other = aliasOf.get(id);
+    if (other !== undefined) {
+      throw new TypeError(`Projection ${name} has the contract ${id} twice, as ${other} and as ${alias}.`);
+    }
+    aliasOf.set(id, alias);
+  }
+  for (const [type, schema] of Object.entries(messages)) {
+    if (!isMessageType(type)) {
+      throw new TypeError(
+        `Projection ${name} declares the message type ${JSON.stringify(type)}: use up to 128 of ` +
+          "a-z A-Z 0-9 _ - in parts between dots.",
+      );
+    }
+    if (typeof schema?.["~standard"]?.validate !== "function") {
+      throw new TypeError(`The message ${type} of projection ${name} has no schema: use z.object({ … }).`);
+    }
+  }
+  for (const [key, handler] of Object.entries(input.on)) {
     const [alias = "", event = ""] = splitOnce(key);
-    if (!contracts[alias]?.events[event]) {
+    const contract = Object.hasOwn(contracts, alias) ? contracts[alias] : undefined;
+    if (!contract || !Object.hasOwn(contract.events, event)) {
       throw new TypeError(
         `Projection ${name} handles ${JSON.stringify(key)}, but no contract of its declares it.`,
       );
     }
+    if (typeof handler !== "function") {
+      throw new TypeError(`The handler ${JSON.stringify(key)} of projection ${name} is not a function.`);
+    }
   }
-  return {
-    kind: "projection",
-    name,
-    version,
-    contracts,
-    tables: input.tables,
-    messages: input.messages ?? {},
-    // A handler takes exactly the events of its key, so the loss of that type is sound.
-    on: input.on as unknown as Projection["on"],
-  };
+  // A handler takes exactly the events of its key, so the loss of that type is sound.
+  const on = input.on as unknown as Projection["on"];
+  return { kind: "projection", name, version, contracts, tables, messages, on };
 }
 
-const RESERVED_SCHEMAS = new Set(["public", "fencepost", "information_schema"]);
+function isReservedSchema(name: string): boolean {
+  return ["public", "fencepost", "information_schema"].includes(name) || name.startsWith("pg_");
+}
 
 function splitOnce(key: string): readonly [string, string] {
   const at = key.indexOf(":");

@@ -73,7 +73,7 @@ export function buildMessage({ eventId, type, token, occurredAt, data, source }:
       `its type ${JSON.stringify(type)} is not 1 to ${MAX_TYPE_LENGTH} of a-z A-Z 0-9 _ . -`,
     );
   }
-  const json = toJson(data, eventId, "data");
+  const json = toJson(data, eventId);
   const payload = {
     type,
     event_id: eventId,
@@ -101,44 +101,72 @@ export function isMessageType(type: unknown): type is string {
 }
 
 const MAX_DEPTH = 64;
+const MAX_SHOWN_PATH = 200;
 
 /**
  * The JSON form of data, which loses nothing: a bigint is a decimal string (whatever its size, so that a field
  * has one type), bytes are base64, a `Map` is a list of pairs, a `Date` is an ISO time. A number that JSON or a
- * reader could not keep (beyond 2^53, NaN, infinite) is refused, and so is anything that is not data.
+ * reader could not keep (beyond 2^53, NaN, infinite) is refused, and so is anything that is not data. A field
+ * that is undefined is left out. Ends when there is more than a body may hold, however often data repeats itself.
  */
-function toJson(value: unknown, eventId: string, path: string, depth = 0): unknown {
-  const refuse = (what: string): never => {
-    throw new InvalidMessageError(eventId, `${path} ${what}.`);
-  };
-  if (depth > MAX_DEPTH) return refuse(`is nested deeper than ${MAX_DEPTH}`);
-  const inner = (item: unknown, key: string | number) => toJson(item, eventId, `${path}.${key}`, depth + 1);
-  switch (typeof value) {
-    case "string":
-    case "boolean":
-      return value;
-    case "bigint":
-      return value.toString();
-    case "number":
-      if (!Number.isFinite(value)) return refuse(`is ${value}, which JSON cannot hold`);
-      if (Number.isInteger(value) && !Number.isSafeInteger(value)) {
-        return refuse("is an integer beyond 2^53 as a number: use a bigint");
-      }
-      return value;
-    case "object":
-      break;
-    default:
-      return refuse(`is ${typeof value}, which JSON cannot hold`);
+function toJson(data: unknown, eventId: string): unknown {
+  let bytesLeft = MAX_BODY_BYTES;
+
+  function convert(value: unknown, path: string, depth: number): unknown {
+    const refuse = (what: string): never => {
+      throw new InvalidMessageError(eventId, `${path.slice(0, MAX_SHOWN_PATH)} ${what}.`);
+    };
+    const spend = (bytes: number): void => {
+      bytesLeft -= bytes;
+      if (bytesLeft < 0) refuse(`goes beyond the limit of ${MAX_BODY_BYTES} bytes`);
+    };
+    const inner = (item: unknown, key: string | number): unknown => {
+      spend(1);
+      return convert(item, `${path}.${key}`, depth + 1);
+    };
+    if (depth > MAX_DEPTH) return refuse(`is nested deeper than ${MAX_DEPTH}`);
+    switch (typeof value) {
+      case "string":
+        spend(value.length);
+        return value;
+      case "boolean":
+        return value;
+      case "bigint":
+        return value.toString();
+      case "number":
+        if (!Number.isFinite(value)) return refuse(`is ${value}, which JSON cannot hold`);
+        if (Number.isInteger(value) && !Number.isSafeInteger(value)) {
+          return refuse("is an integer beyond 2^53 as a number: use a bigint");
+        }
+        return value;
+      case "object":
+        break;
+      default:
+        return refuse(`is ${typeof value}, which JSON cannot hold`);
+    }
+    if (value === null) return null;
+    if (value instanceof Uint8Array) {
+      spend(value.length);
+      return Buffer.from(value).toString("base64");
+    }
+    if (value instanceof Date) {
+      return Number.isNaN(value.getTime()) ? refuse("is an invalid date") : value.toISOString();
+    }
+    if (value instanceof Map) return Array.from(value, (pair, i) => inner(pair, i));
+    if (Array.isArray(value)) {
+      spend(value.length);
+      return Array.from(value, (item: unknown, i) => inner(item, i)); // a hole is an undefined item
+    }
+    const prototype: unknown = Object.getPrototypeOf(value);
+    if (prototype !== Object.prototype && prototype !== null) return refuse("is not plain data");
+    const fields: [string, unknown][] = [];
+    for (const [key, item] of Object.entries(value)) {
+      if (item === undefined) continue;
+      spend(key.length);
+      fields.push([key, inner(item, key)]);
+    }
+    return Object.fromEntries(fields);
   }
-  if (value === null) return null;
-  if (value instanceof Uint8Array) return Buffer.from(value).toString("base64");
-  if (value instanceof Date) {
-    return Number.isNaN(value.getTime()) ? refuse("is an invalid date") : value.toISOString();
-  }
-  if (value instanceof Map) return [...value].map((pair, i) => pair.map((item) => inner(item, i)));
-  if (Array.isArray(value)) return value.map((item, i) => inner(item, i));
-  const prototype: unknown = Object.getPrototypeOf(value);
-  if (prototype !== Object.prototype && prototype !== null) return refuse("is not plain data");
-  const fields = Object.entries(value).filter(([, item]) => item !== undefined);
-  return Object.fromEntries(fields.map(([key, item]) => [key, inner(item, key)]));
+
+  return convert(data, "data", 0);
 }

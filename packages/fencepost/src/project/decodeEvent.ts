@@ -1,39 +1,42 @@
 import type { StandardSchemaV1 } from "@standard-schema/spec";
-import type { EventShape } from "../config/contract.ts";
+import { type EventShape, schemaOf } from "../config/contract.ts";
 import type { ProjectedEvent } from "../config/projection.ts";
 import type { StoredEvent } from "../store/postgres/projections.ts";
 import type { Decoder } from "../xdr/decode.ts";
 import { type NativeValue, type ScValue, toNative } from "../xdr/scValue.ts";
 
-/** An event's values and the name in its first topic; null where there is no such name. */
+/** Topics and value of an event, with their types. */
 export interface DecodedEvent {
-  readonly name: string | null;
   readonly topics: readonly ScValue[];
   readonly value: ScValue;
 }
 
+/** The name in the first topic, a symbol or a string; null where there is none. Decodes nothing else. */
+export function eventName({ topics }: Pick<StoredEvent, "topics">, decoder: Decoder): string | null {
+  if (topics[0] === undefined) return null;
+  const first = decoder.decode(topics[0]);
+  const named = first.type === "symbol" || first.type === "string";
+  return named && typeof first.value === "string" ? first.value : null;
+}
+
 export function decodeEvent(event: Pick<StoredEvent, "topics" | "value">, decoder: Decoder): DecodedEvent {
-  const topics = event.topics.map((topic) => decoder.decode(topic));
-  const first = topics[0];
-  const named = first?.type === "symbol" || first?.type === "string";
-  const name = named && typeof first.value === "string" ? first.value : null;
-  return { name, topics, value: decoder.decode(event.value) };
+  return { topics: event.topics.map((topic) => decoder.decode(topic)), value: decoder.decode(event.value) };
 }
 
 /**
  * What the schema of an event is given: one object with the fields of the value, where it is a map with text
- * keys, and the named topics. Without named parts a value that is no map is given as it is.
+ * keys, and the named topics. Without named parts the value as it is.
  */
 export function schemaInput(shape: EventShape, { topics, value }: DecodedEvent): unknown {
   const native = toNative(value);
   if ("~standard" in shape || (shape.topics === undefined && shape.value === undefined)) return native;
-  const fields: Record<string, NativeValue> = {};
-  shape.topics?.forEach((name, i) => {
+  const named = (shape.topics ?? []).flatMap((name, i) => {
     const topic = topics[i + 1];
-    if (topic) fields[name] = toNative(topic);
+    return topic ? [[name, toNative(topic)] as const] : [];
   });
-  if (shape.value !== undefined) return { ...fields, [shape.value]: native };
-  return isFields(native) ? { ...native, ...fields } : fields;
+  if (shape.value !== undefined) named.push([shape.value, native]);
+  const fields = shape.value === undefined && isFields(native) ? Object.entries(native) : [];
+  return Object.fromEntries([...fields, ...named]);
 }
 
 /** The data a handler gets, or why it does not fit the declared shape. */
@@ -41,19 +44,20 @@ export async function readData(
   shape: EventShape,
   decoded: DecodedEvent,
 ): Promise<{ readonly data: unknown } | { readonly misfit: string }> {
-  const schema = "~standard" in shape ? shape : shape.schema;
-  const result = await schema["~standard"].validate(schemaInput(shape, decoded));
+  const result = await schemaOf(shape)["~standard"].validate(schemaInput(shape, decoded));
   return result.issues ? { misfit: describeIssues(result.issues) } : { data: result.value };
 }
 
+const MAX_ISSUES = 5;
+const MAX_ISSUE_LENGTH = 200;
+
 export function describeIssues(issues: readonly StandardSchemaV1.Issue[]): string {
-  return issues
-    .slice(0, 5)
-    .map(({ path, message }) => {
-      const where = path?.map((part) => String(typeof part === "object" ? part.key : part)).join(".");
-      return where ? `${where}: ${message}` : message;
-    })
-    .join("; ");
+  const texts = issues.slice(0, MAX_ISSUES).map(({ path, message }) => {
+    const where = path?.map((part) => String(typeof part === "object" ? part.key : part)).join(".");
+    return (where ? `${where}: ${message}` : message).slice(0, MAX_ISSUE_LENGTH);
+  });
+  if (issues.length > MAX_ISSUES) texts.push(`and ${issues.length - MAX_ISSUES} more`);
+  return texts.join("; ");
 }
 
 export function projectedEvent(
@@ -63,17 +67,7 @@ export function projectedEvent(
   data: unknown,
 ): ProjectedEvent {
   const { token, contractId, ledger, closedAt, txHash } = stored;
-  return {
-    token,
-    name,
-    data,
-    contractId,
-    ledger,
-    closedAt,
-    txHash,
-    topics: decoded.topics,
-    value: decoded.value,
-  };
+  return { token, name, data, contractId, ledger, closedAt, txHash, ...decoded };
 }
 
 function isFields(value: NativeValue): value is { readonly [field: string]: NativeValue } {

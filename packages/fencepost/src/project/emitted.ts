@@ -11,25 +11,26 @@ export interface Emission {
   readonly key: string;
 }
 
-/** Turns what a handler emitted for one event into messages, checked against the declared shapes. */
+/**
+ * Turns what a handler emitted for one event into messages, checked against the declared shapes. Throws
+ * {@link UndeclaredMessageError}, {@link DuplicateMessageError} or `InvalidMessageError`.
+ */
 export async function emittedMessages(
   emissions: readonly Emission[],
   event: StoredEvent,
   shapes: MessageShapes,
-  network: string,
 ): Promise<readonly Message[]> {
+  const network = event.token.slice(0, event.token.indexOf("-"));
   const messages = new Map<string, Message>();
   for (const { type, data, key } of emissions) {
     const shape = Object.hasOwn(shapes, type) ? shapes[type] : undefined;
-    if (!shape) {
-      throw new UndeclaredMessageError(
-        `The handler emitted ${JSON.stringify(type)}, which its projection does not declare under messages.`,
-      );
-    }
+    if (!shape) throw new UndeclaredMessageError(type, event.token, "is not declared under messages");
     const result = await shape["~standard"].validate(data);
     if (result.issues) {
       throw new UndeclaredMessageError(
-        `The data of the message ${JSON.stringify(type)} does not fit its shape: ${describeIssues(result.issues)}`,
+        type,
+        event.token,
+        `does not fit its shape: ${describeIssues(result.issues)}`,
       );
     }
     const eventId = deriveEventId(event.token, type, key);

@@ -1,68 +1,74 @@
 import { createHash } from "node:crypto";
 import type { Projection } from "../config/projection.ts";
-import type { Database } from "../store/postgres/database.ts";
+import type { Database, DatabaseClient } from "../store/postgres/database.ts";
 import {
   insertProjection,
   lockVersions,
   type ProjectionRow,
   promoteProjection,
   resetProjection,
-  retireProjection,
 } from "../store/postgres/projections.ts";
 import {
   createVersionSchema,
   dropVersionSchema,
   pointViewsAt,
-  tableNamesOf,
   tableStatements,
 } from "../store/postgres/projectionTables.ts";
 import { ProjectionChangedError } from "./errors.ts";
 
 export type Registration = "known" | "created" | "building" | "rebuilding";
 
+/** When a version that is on record is started over under its number. */
+export interface RebuildRules {
+  readonly rebuildChanged: boolean;
+  readonly rebuild?: boolean;
+}
+
 /**
  * Makes the tables and the row of a projection's version, or checks that they are as the code says. A new version
  * is built beside the live one. Safe from several processes at once. Throws {@link ProjectionChangedError} where
- * tables or message shapes changed without a new version, unless `rebuildChanged` (as `dev` does) starts it over.
+ * tables or message shapes changed without a new version, unless `rebuildChanged` (as `dev` does) starts it over;
+ * `rebuild` does so in any case.
  */
 export async function registerProjection(
   database: Database,
   projection: Projection,
-  { stream, rebuildChanged }: { readonly stream: string; readonly rebuildChanged: boolean },
+  { stream, ...rules }: RebuildRules & { readonly stream: string },
 ): Promise<Registration> {
   const { name, version } = projection;
-  const statements = tableStatements(Object.values(projection.tables));
+  const tables = Object.values(projection.tables);
+  const statements = tableStatements(tables);
   const fingerprint = fingerprintOf(projection, statements);
   return database.transaction(async (client) => {
     const rows = await lockVersions(client, name);
-    const decision = decideRegistration(rows, projection, fingerprint, rebuildChanged);
+    const decision = decideRegistration(rows, projection, fingerprint, rules);
     if (decision === "known") return decision;
-    await createVersionSchema(client, name, version, statements);
+    await createVersionSchema(client, projection, statements, { anew: decision === "rebuilding" });
     if (decision === "rebuilding") {
       await resetProjection(client, projection, fingerprint);
-      const live = rows.some((row) => row.version === version && row.state === "live");
-      if (live) await pointViewsAt(client, name, version, tableNamesOf(Object.values(projection.tables)));
-      return decision;
+    } else {
+      const live = decision === "created";
+      const start = live ? ({ state: "live", emitAfter: 0n } as const) : NOT_YET_LIVE;
+      await insertProjection(client, { name, version, stream, fingerprint, ...start });
     }
-    const state = decision === "created" ? ("live" as const) : ("building" as const);
-    const emitAfter = state === "live" ? 0n : null;
-    await insertProjection(client, { name, version, stream, emitAfter, state, fingerprint });
-    if (state === "live")
-      await pointViewsAt(client, name, version, tableNamesOf(Object.values(projection.tables)));
+    const own = rows.find((row) => row.version === version);
+    if (decision === "created" || own?.state === "live") await pointViewsAt(client, projection, tables);
     return decision;
   });
 }
 
-/** What registering means, given the versions on record (the highest first). */
+const NOT_YET_LIVE = { state: "building", emitAfter: null } as const;
+
+/** What registering means, given the versions on record. */
 export function decideRegistration(
   rows: readonly Pick<ProjectionRow, "version" | "state" | "fingerprint">[],
   { name, version }: Pick<Projection, "name" | "version">,
   fingerprint: string,
-  rebuildChanged: boolean,
+  { rebuildChanged, rebuild = false }: RebuildRules,
 ): Registration {
   const own = rows.find((row) => row.version === version);
   const live = rows.find((row) => row.state === "live");
-  if (live && (live.version > version || own?.state === "retired")) {
+  if (live && live.version > version) {
     throw new ProjectionChangedError(
       name,
       version,
@@ -70,8 +76,9 @@ export function decideRegistration(
     );
   }
   if (!own) return live ? "building" : "created";
-  if (own.fingerprint === fingerprint) return "known";
-  if (rebuildChanged) return "rebuilding";
+  const changed = own.fingerprint !== fingerprint;
+  if (rebuild || (changed && rebuildChanged)) return "rebuilding";
+  if (!changed) return "known";
   throw new ProjectionChangedError(
     name,
     version,
@@ -81,29 +88,22 @@ export function decideRegistration(
 }
 
 /**
- * The moment a new version has handled all that the live one has: one transaction retires the live one and
- * points the views at the new. Otherwise tells how far the live one is.
+ * Makes a version that has caught up with the live one the live one itself: the versions below it retire, the
+ * views point at it, and it emits from here on. The caller holds the locks of all `rows`.
  */
-export async function switchWhenCaughtUp(
-  database: Database,
-  row: ProjectionRow,
+export async function switchTo(
+  client: DatabaseClient,
   projection: Projection,
-): Promise<"switched" | { readonly liveCursor: bigint }> {
-  return database.transaction(async (client) => {
-    const rows = await lockVersions(client, row.name);
-    const live = rows.find((other) => other.state === "live");
-    const own = rows.find((other) => other.version === row.version);
-    if (!own || own.term !== row.term) return { liveCursor: row.cursor };
-    if (live && own.cursor < live.cursor) return { liveCursor: live.cursor };
-    if (live) await retireProjection(client, live.name, live.version);
-    await promoteProjection(client, own.name, own.version, live?.cursor ?? own.cursor);
-    await pointViewsAt(client, own.name, own.version, tableNamesOf(Object.values(projection.tables)));
-    // The version just retired is kept for a look back; those before it go.
-    for (const { version, state } of rows) {
-      if (state === "retired") await dropVersionSchema(client, own.name, version);
-    }
-    return "switched";
-  });
+  rows: readonly ProjectionRow[],
+  emitAfter: bigint,
+): Promise<void> {
+  const { name, version } = projection;
+  await promoteProjection(client, projection, emitAfter);
+  await pointViewsAt(client, projection, Object.values(projection.tables));
+  // The version that was live is kept for a look back; those that were retired, or never got so far, go.
+  for (const row of rows) {
+    if (row.version < version && row.state !== "live") await dropVersionSchema(client, name, row.version);
+  }
 }
 
 /** Changes when tables or message shapes do. A schema that can tell its shape as JSON Schema takes part with it. */
@@ -118,11 +118,19 @@ function fingerprintOf(projection: Projection, statements: readonly string[]): s
 
 function jsonShape(schema: Projection["messages"][string]): unknown {
   const standard = schema["~standard"] as {
-    jsonSchema?: { output(options: { target: string }): Record<string, unknown> };
+    vendor: string;
+    jsonSchema?: { output(options: object): Record<string, unknown> };
   };
+  // Zod refuses what has no JSON form, as bigint: the kind of the schema stands in for it.
+  const libraryOptions = {
+    unrepresentable: ({ zodSchema }: { zodSchema: { _zod: { def: { type: string } } } }) => ({
+      zod: zodSchema._zod.def.type,
+    }),
+  };
+  const options = { target: "draft-2020-12", ...(standard.vendor === "zod" && { libraryOptions }) };
   try {
-    return standard.jsonSchema?.output({ target: "draft-2020-12" }) ?? null;
+    return standard.jsonSchema?.output(options) ?? null;
   } catch {
-    return null; // a type without a JSON form, as bigint: the name alone takes part
+    return null; // a type without a JSON form: the name alone takes part
   }
 }

@@ -1,5 +1,5 @@
 import pg from "pg";
-import { CommitBecameRollbackError, DatabaseUnreachableError } from "./errors.ts";
+import { CommitBecameRollbackError, ConnectionLostError, DatabaseUnreachableError } from "./errors.ts";
 
 /** What runs a statement: a pool, a client inside a transaction, or a caller's own client. */
 export interface Queryable {
@@ -11,10 +11,13 @@ export interface Queryable {
 
 export type DatabaseClient = pg.ClientBase;
 
-/** The pool of one process, and who it is towards the leases: the backend that must be alive while it leads. */
+/** The pool of one process. */
 export interface Database extends Queryable {
   readonly url: string;
-  /** Runs `work` in one transaction; commits, or rolls back when it throws. */
+  /**
+   * Runs `work` in one transaction; commits, or rolls back when it throws. Throws {@link ConnectionLostError} when
+   * the connection broke in it, and {@link CommitBecameRollbackError} when `work` swallowed an SQL error.
+   */
   transaction<T>(work: (client: DatabaseClient) => Promise<T>): Promise<T>;
   close(): Promise<void>;
 }
@@ -38,6 +41,7 @@ export function openDatabase(url: string, { maxConnections = 10 }: DatabaseOptio
     connectionString: url,
     max: maxConnections,
     connectionTimeoutMillis: 10_000,
+    keepAlive: true,
     application_name: "fencepost",
     types,
   });
@@ -69,7 +73,7 @@ export function openDatabase(url: string, { maxConnections = 10 }: DatabaseOptio
         await client.query("ROLLBACK").catch((rollbackError: Error) => {
           broken ??= rollbackError;
         });
-        throw error;
+        throw broken ? new ConnectionLostError(url, broken, error) : error;
       } finally {
         client.off("error", onError);
         client.release(broken);
@@ -85,16 +89,23 @@ async function commit(client: DatabaseClient): Promise<void> {
   if (command !== "COMMIT") throw new CommitBecameRollbackError();
 }
 
-const CONNECTION_CODES = new Set([
-  "ECONNREFUSED",
-  "ENOTFOUND",
-  "ETIMEDOUT",
-  "EHOSTUNREACH",
-  "28P01",
-  "3D000",
-]);
+// Refused, not found, cut off; a login or a database that is not there; a server that starts, stops or is full.
+const CONNECTION_CODES = new Set(
+  "ECONNREFUSED ECONNRESET EPIPE ENOTFOUND ETIMEDOUT EHOSTUNREACH 28P01 3D000 53300 57P01 57P02 57P03".split(
+    " ",
+  ),
+);
+// pg gives these no code.
+const CONNECTION_TEXTS =
+  /^(?:Connection terminated|Client has encountered a connection error|timeout exceeded)/;
 
 function named(error: unknown, url: string): unknown {
-  const code = (error as { code?: string }).code;
-  return code !== undefined && CONNECTION_CODES.has(code) ? new DatabaseUnreachableError(url, error) : error;
+  const { code, message } = error as { code?: string; message?: string };
+  const unreachable = CONNECTION_CODES.has(code ?? "") || CONNECTION_TEXTS.test(message ?? "");
+  return unreachable ? new DatabaseUnreachableError(url, error) : error;
+}
+
+/** PostgreSQL's text cannot hold NUL, which what comes from a chain may have. */
+export function storableText(text: string): string {
+  return text.replaceAll("\0", "\\0");
 }

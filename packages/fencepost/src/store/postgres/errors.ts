@@ -16,10 +16,26 @@ export class DatabaseUnreachableError extends Error {
 
   constructor(url: string, cause: unknown) {
     super(
-      `PostgreSQL at ${withoutPassword(url)} cannot be used: ${(cause as Error).message || (cause as { code?: string }).code}. ` +
+      `PostgreSQL at ${withoutPassword(url)} cannot be used: ${reasonOf(cause)}. ` +
         "Check DATABASE_URL and that the server runs.",
       { cause },
     );
+  }
+}
+
+/** The connection broke inside a transaction. What `work` threw, if anything, is its cause. */
+export class ConnectionLostError extends Error {
+  override readonly name = "ConnectionLostError";
+  /** PostgreSQL's reason where it gave one: 25P03 for a transaction that was idle for too long. */
+  readonly code: string | undefined;
+
+  constructor(url: string, reason: Error & { code?: string }, cause: unknown) {
+    super(
+      `The connection to PostgreSQL at ${withoutPassword(url)} broke in a transaction: ${reason.message}. Nothing ` +
+        "of it was written, unless it broke during the COMMIT itself: what is tried again finds out.",
+      { cause },
+    );
+    this.code = reason.code;
   }
 }
 
@@ -35,4 +51,10 @@ function withoutPassword(url: string): string {
   } catch {
     return "the given DATABASE_URL (it is not a URL)";
   }
+}
+
+/** Several addresses that all refused have no message of their own. */
+function reasonOf(cause: unknown): string {
+  const { message, code } = cause as { message?: string; code?: string };
+  return message || code || String(cause);
 }

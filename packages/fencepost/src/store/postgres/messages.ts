@@ -52,9 +52,11 @@ export async function insertMessages(
     db,
     known.map((message) => message.eventId),
   );
-  const mismatched = known.filter(
-    (message) => decideMessage(stored.get(message.eventId), message.contentHash) === "mismatch",
-  );
+  const mismatched = known.filter(({ eventId, contentHash }) => {
+    const decision = decideMessage(stored.get(eventId), contentHash);
+    if (decision === "new") throw new Error(`The message ${eventId} was deleted while it was stored again.`);
+    return decision === "mismatch";
+  });
   return { fresh, mismatched };
 }
 

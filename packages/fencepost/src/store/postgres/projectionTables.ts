@@ -1,5 +1,13 @@
-import { is, SQL, type SQLWrapper, sql } from "drizzle-orm";
-import { getTableConfig, PgDialect, PgEnumColumn, type PgTable } from "drizzle-orm/pg-core";
+import { is, SQL, type SQLWrapper } from "drizzle-orm";
+import {
+  getTableConfig,
+  IndexedColumn,
+  PgArray,
+  PgDialect,
+  PgEnumColumn,
+  PgEnumObjectColumn,
+  type PgTable,
+} from "drizzle-orm/pg-core";
 import type { DatabaseClient } from "./database.ts";
 
 /** A table of a projection uses something that Fencepost does not create. Names table and what. */
@@ -8,6 +16,33 @@ export class UnsupportedTableError extends Error {
 
   constructor(table: string, what: string) {
     super(`The table ${table} cannot be created: ${what}.`);
+  }
+}
+
+/** A schema with the name of a version's exists, and Fencepost did not make it. */
+export class SchemaTakenError extends Error {
+  override readonly name = "SchemaTakenError";
+
+  constructor(schema: string) {
+    super(
+      `The schema ${schema} exists, but not in Fencepost's records. Rename the projection, or drop the schema if ` +
+        `it is what remains of an earlier installation: DROP SCHEMA ${schema} CASCADE.`,
+    );
+  }
+}
+
+/** The views of a projection could not be pointed at another version; nothing was changed. */
+export class ViewSwitchError extends Error {
+  override readonly name = "ViewSwitchError";
+
+  constructor(name: string, version: number, cause: unknown) {
+    const { message, detail } = cause as { message: string; detail?: string };
+    super(
+      `The views in the schema ${name} could not be pointed at v${version}: ${[message, detail].filter(Boolean).join(". ")}. ` +
+        "Nothing was changed and it is tried again. Drop what depends on a view whose shape changes, and end queries " +
+        "that hold it for long.",
+      { cause },
+    );
   }
 }
 
@@ -23,14 +58,13 @@ const dialect = new PgDialect();
  */
 export function tableStatements(tables: readonly PgTable[]): readonly string[] {
   const configs = tables.map(getTableConfig).sort((a, b) => (a.name < b.name ? -1 : 1));
-  const names = new Set(configs.map((config) => config.name));
-  if (names.size !== configs.length) {
-    throw new UnsupportedTableError([...names].join(", "), "two tables have one name");
+  for (const [i, { name }] of configs.entries()) {
+    if (configs[i + 1]?.name === name) throw new UnsupportedTableError(name, "two tables have this name");
   }
   return [
     ...configs.map(createTable),
     ...configs.flatMap((config) => config.indexes.map((index) => createIndex(config, index))),
-    ...configs.flatMap((config) => config.foreignKeys.map((key) => addForeignKey(config, key, names))),
+    ...configs.flatMap((config) => config.foreignKeys.map((key) => addForeignKey(config, key, tables))),
   ];
 }
 
@@ -46,9 +80,11 @@ function createTable(config: TableConfig): string {
   }
   const lines = [
     ...config.columns.map((column) => columnLine(config, column)),
-    ...config.primaryKeys.map((key) => `PRIMARY KEY (${columnList(key.columns)})`),
+    ...config.primaryKeys.map(
+      (key) => `CONSTRAINT ${quote(key.getName())} PRIMARY KEY (${columnList(key.columns)})`,
+    ),
     ...config.uniqueConstraints.map(
-      (key) => `UNIQUE${key.nullsNotDistinct ? " NULLS NOT DISTINCT" : ""} (${columnList(key.columns)})`,
+      (key) => `${unique(key.name, key.nullsNotDistinct)} (${columnList(key.columns)})`,
     ),
     ...config.checks.map((check) => `CONSTRAINT ${quote(check.name)} CHECK (${expression(check.value)})`),
   ];
@@ -56,57 +92,100 @@ function createTable(config: TableConfig): string {
 }
 
 function columnLine(table: TableConfig, column: Column): string {
-  if (is(column, PgEnumColumn)) {
+  const parts = [quote(column.name), sqlType(table, column)];
+  if (column.generatedIdentity) parts.push(identity(column.generatedIdentity));
+  if (column.generated) {
+    const as = typeof column.generated.as === "function" ? column.generated.as() : column.generated.as;
+    parts.push(`GENERATED ALWAYS AS (${sqlValue(table, column, as)}) STORED`);
+  }
+  if (column.default !== undefined) parts.push(`DEFAULT ${sqlValue(table, column, column.default)}`);
+  if (column.primary) parts.push("PRIMARY KEY");
+  if (column.notNull) parts.push("NOT NULL");
+  if (column.isUnique) parts.push(unique(column.uniqueName, column.uniqueType === "not distinct"));
+  return parts.join(" ");
+}
+
+function sqlType(table: TableConfig, column: Column): string {
+  let element: unknown = column;
+  while (is(element, PgArray)) element = element.baseColumn;
+  if (is(element, PgEnumColumn) || is(element, PgEnumObjectColumn)) {
     throw new UnsupportedTableError(
       table.name,
       `its column ${column.name} is an enum: use text with a check`,
     );
   }
-  const parts = [quote(column.name), column.getSQLType()];
-  if (column.generatedIdentity) {
-    parts.push(
-      `GENERATED ${column.generatedIdentity.type === "always" ? "ALWAYS" : "BY DEFAULT"} AS IDENTITY`,
-    );
+  // The collation of an array stands behind its brackets.
+  return column.getSQLType().replace(/^(.*?)( COLLATE "[^"]+")((?:\[\d*\])+)$/, "$1$3$2");
+}
+
+/** A default or a generated value as it stands in a definition. */
+function sqlValue(table: TableConfig, column: Column, value: unknown): string {
+  const driverValue = value === null || is(value, SQL) ? value : column.mapToDriverValue(value);
+  if (is(driverValue, SQL)) return expression(driverValue);
+  switch (typeof driverValue) {
+    case "string":
+      return dialect.escapeString(driverValue);
+    case "number":
+    case "bigint":
+    case "boolean":
+      return `${driverValue}`;
   }
-  if (column.generated) {
-    const as = typeof column.generated.as === "function" ? column.generated.as() : column.generated.as;
-    parts.push(`GENERATED ALWAYS AS (${expression(is(as, SQL) ? as : sql`${as}`)}) STORED`);
-  }
-  if (column.default !== undefined) {
-    const value = is(column.default, SQL) ? column.default : sql`${sql.param(column.default, column)}`;
-    parts.push(`DEFAULT ${expression(value)}`);
-  }
-  if (column.primary) parts.push("PRIMARY KEY");
-  if (column.notNull) parts.push("NOT NULL");
-  if (column.isUnique)
-    parts.push(column.uniqueType === "not distinct" ? "UNIQUE NULLS NOT DISTINCT" : "UNIQUE");
-  return parts.join(" ");
+  if (driverValue === null) return "NULL";
+  throw new UnsupportedTableError(
+    table.name,
+    `the default of its column ${column.name} has no SQL form here: write it with sql\`…\``,
+  );
+}
+
+function identity({ type, sequenceName, sequenceOptions }: NonNullable<Column["generatedIdentity"]>): string {
+  const options = [
+    sequenceName && `SEQUENCE NAME ${quote(sequenceName)}`,
+    sequenceOptions?.startWith !== undefined && `START WITH ${sequenceOptions.startWith}`,
+    sequenceOptions?.increment !== undefined && `INCREMENT BY ${sequenceOptions.increment}`,
+    sequenceOptions?.minValue !== undefined && `MINVALUE ${sequenceOptions.minValue}`,
+    sequenceOptions?.maxValue !== undefined && `MAXVALUE ${sequenceOptions.maxValue}`,
+    sequenceOptions?.cache !== undefined && `CACHE ${sequenceOptions.cache}`,
+    sequenceOptions?.cycle && "CYCLE",
+  ].filter(Boolean);
+  const list = options.length > 0 ? ` (${options.join(" ")})` : "";
+  return `GENERATED ${type === "always" ? "ALWAYS" : "BY DEFAULT"} AS IDENTITY${list}`;
+}
+
+function unique(name: string | undefined, nullsNotDistinct: boolean): string {
+  const constraint = name === undefined ? "" : `CONSTRAINT ${quote(name)} `;
+  return `${constraint}UNIQUE${nullsNotDistinct ? " NULLS NOT DISTINCT" : ""}`;
 }
 
 function createIndex(table: TableConfig, { config }: TableConfig["indexes"][number]): string {
-  if (config.name === undefined) throw new UnsupportedTableError(table.name, "an index of it has no name");
+  const method = config.method ?? "btree";
   const columns = config.columns.map((column) => {
     if (is(column, SQL)) return `(${expression(column)})`;
-    const { name, indexConfig = {} } = column as { name: string; indexConfig?: Record<string, string> };
-    const order = indexConfig["order"] ? ` ${indexConfig["order"]}` : "";
-    const nulls = indexConfig["nulls"] ? ` NULLS ${indexConfig["nulls"]}` : "";
-    return `${quote(name)}${indexConfig["opClass"] ? ` ${indexConfig["opClass"]}` : ""}${order}${nulls}`;
+    if (!is(column, IndexedColumn) || column.name === undefined) {
+      throw new UnsupportedTableError(table.name, "an index of it names neither a column nor an expression");
+    }
+    const { order, nulls, opClass } = column.indexConfig;
+    const operators = opClass ? ` ${opClass}` : "";
+    // Only a btree has an order; drizzle names one for every method.
+    return `${quote(column.name)}${operators}${method === "btree" ? ` ${order} NULLS ${nulls}` : ""}`;
   });
-  const where = config.where ? ` WHERE ${expression(config.where)}` : "";
-  return (
-    `CREATE ${config.unique ? "UNIQUE " : ""}INDEX ${quote(config.name)} ON ${quote(table.name)} ` +
-    `USING ${config.method ?? "btree"} (${columns.join(", ")})${where}`
-  );
+  const storage = Object.entries(config.with ?? {}).map(([option, value]) => `${option} = ${value}`);
+  return [
+    `CREATE ${config.unique ? "UNIQUE " : ""}INDEX`,
+    ...(config.name === undefined ? [] : [quote(config.name)]),
+    `ON ${quote(table.name)} USING ${method} (${columns.join(", ")})`,
+    ...(storage.length > 0 ? [`WITH (${storage.join(", ")})`] : []),
+    ...(config.where ? [`WHERE ${expression(config.where)}`] : []),
+  ].join(" ");
 }
 
 function addForeignKey(
   table: TableConfig,
   key: TableConfig["foreignKeys"][number],
-  own: ReadonlySet<string>,
+  own: readonly PgTable[],
 ): string {
   const { columns, foreignColumns, foreignTable } = key.reference();
   const target = getTableConfig(foreignTable).name;
-  if (!own.has(target)) {
+  if (!own.includes(foreignTable)) {
     throw new UnsupportedTableError(
       table.name,
       `it refers to ${target}, which is not a table of this projection`,
@@ -145,22 +224,28 @@ export async function useVersionSchema(client: DatabaseClient, name: string, ver
   await client.query(`SET LOCAL search_path = ${quote(versionSchema(name, version))}, public`);
 }
 
-/** Makes the schema of a version anew, empty. */
+/**
+ * Makes the schema of a version with its tables, empty; `anew` drops the one that is there first. Throws
+ * {@link SchemaTakenError} for a schema that somebody else made.
+ */
 export async function createVersionSchema(
   client: DatabaseClient,
-  name: string,
-  version: number,
+  { name, version }: { readonly name: string; readonly version: number },
   statements: readonly string[],
+  { anew }: { readonly anew: boolean },
 ): Promise<void> {
-  const schema = quote(versionSchema(name, version));
-  await client.query(`DROP SCHEMA IF EXISTS ${schema} CASCADE`);
-  await client.query(`CREATE SCHEMA ${schema}`);
-  await client.query(`SET LOCAL search_path = ${schema}, public`);
+  if (anew) await dropVersionSchema(client, name, version);
+  try {
+    await client.query(`CREATE SCHEMA ${quote(versionSchema(name, version))}`);
+  } catch (error) {
+    throw codeOf(error) === "42P06" ? new SchemaTakenError(versionSchema(name, version)) : error;
+  }
+  await useVersionSchema(client, name, version);
   for (const statement of statements) await client.query(statement);
   await client.query("SET LOCAL search_path TO DEFAULT");
 }
 
-/** Drops the tables of a version that is two versions back. */
+/** Drops the tables of a version, and what depends on them. */
 export async function dropVersionSchema(
   client: DatabaseClient,
   name: string,
@@ -169,40 +254,65 @@ export async function dropVersionSchema(
   await client.query(`DROP SCHEMA IF EXISTS ${quote(versionSchema(name, version))} CASCADE`);
 }
 
+/** How long a switch waits for queries that read a view, in milliseconds: what comes after them waits behind it. */
+const VIEW_LOCK_TIMEOUT_MS = 3_000;
+
 /**
  * Points the views of a projection at one version. A view whose columns still fit is replaced in place, so what
- * depends on it stays; the others are dropped and made.
+ * depends on it stays; the others are dropped and made. Views that are not the projection's are left alone.
+ * Throws {@link ViewSwitchError}.
  */
 export async function pointViewsAt(
   client: DatabaseClient,
-  name: string,
-  version: number,
-  tableNames: readonly string[],
+  { name, version }: { readonly name: string; readonly version: number },
+  tables: readonly PgTable[],
 ): Promise<void> {
-  const views = quote(name);
-  await client.query(`CREATE SCHEMA IF NOT EXISTS ${views}`);
-  const { rows } = await client.query<{ viewname: string }>(
-    "SELECT viewname FROM pg_views WHERE schemaname = $1",
-    [name],
-  );
-  for (const { viewname } of rows) {
-    if (!tableNames.includes(viewname)) await client.query(`DROP VIEW ${views}.${quote(viewname)}`);
-  }
-  for (const table of tableNames) {
-    const view = `${views}.${quote(table)}`;
-    const select = `AS SELECT * FROM ${quote(versionSchema(name, version))}.${quote(table)}`;
-    await client.query("SAVEPOINT view");
-    try {
-      await client.query(`CREATE OR REPLACE VIEW ${view} ${select}`);
-    } catch {
-      await client.query("ROLLBACK TO SAVEPOINT view");
-      await client.query(`DROP VIEW ${view}`);
-      await client.query(`CREATE VIEW ${view} ${select}`);
+  try {
+    await client.query(`SET LOCAL lock_timeout = ${VIEW_LOCK_TIMEOUT_MS}`);
+    await client.query(`CREATE SCHEMA IF NOT EXISTS ${quote(name)}`);
+    const ours = await readOwnViews(client, name);
+    const tableNames = tables.map((table) => getTableConfig(table).name);
+    for (const view of ours) {
+      if (!tableNames.includes(view)) await client.query(`DROP VIEW ${quote(name)}.${quote(view)}`);
     }
-    await client.query("RELEASE SAVEPOINT view");
+    for (const table of tableNames) {
+      const view = `${quote(name)}.${quote(table)}`;
+      const select = `${view} AS SELECT * FROM ${quote(versionSchema(name, version))}.${quote(table)}`;
+      if (!ours.includes(table)) await client.query(`CREATE VIEW ${select}`);
+      else if (!(await replaceView(client, select))) {
+        await client.query(`DROP VIEW ${view}`);
+        await client.query(`CREATE VIEW ${select}`);
+      }
+    }
+  } catch (cause) {
+    throw new ViewSwitchError(name, version, cause);
   }
 }
 
-export function tableNamesOf(tables: readonly PgTable[]): readonly string[] {
-  return tables.map((table) => getTableConfig(table).name);
+/** False: its columns do not fit those of the view that is there. */
+async function replaceView(client: DatabaseClient, select: string): Promise<boolean> {
+  await client.query("SAVEPOINT replace_view");
+  try {
+    await client.query(`CREATE OR REPLACE VIEW ${select}`);
+  } catch (error) {
+    if (codeOf(error) !== "42P16") throw error;
+    await client.query("ROLLBACK TO SAVEPOINT replace_view");
+    return false;
+  }
+  await client.query("RELEASE SAVEPOINT replace_view");
+  return true;
+}
+
+/** The views in the projection's schema that read the tables of one of its versions. */
+async function readOwnViews(client: DatabaseClient, name: string): Promise<readonly string[]> {
+  const { rows } = await client.query<{ view_name: string }>(
+    `SELECT DISTINCT view_name::text FROM information_schema.view_table_usage
+     WHERE view_schema = $1 AND table_schema ~ ('^' || $1 || '_v\\d+$')`,
+    [name],
+  );
+  return rows.map((row) => row.view_name);
+}
+
+function codeOf(error: unknown): string | undefined {
+  return (error as { code?: string }).code;
 }

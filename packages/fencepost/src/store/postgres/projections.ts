@@ -1,5 +1,5 @@
 import type { FencingToken } from "@fencepost/token";
-import type { DatabaseClient, Queryable } from "./database.ts";
+import { type DatabaseClient, type Queryable, storableText } from "./database.ts";
 
 export interface ProjectionRow {
   readonly name: string;
@@ -31,16 +31,28 @@ export interface StoredEvent {
 const PROJECTION_COLUMNS = `name, version, stream, cursor, emit_after AS "emitAfter", state, fingerprint, term,
   stopped_token AS "stoppedToken"`;
 
+/** The row of a version with the seq that its stream has got to. */
 export async function readProjection(
   db: Queryable,
   name: string,
   version: number,
-): Promise<ProjectionRow | undefined> {
-  const { rows } = await db.query<ProjectionRow>(
-    `SELECT ${PROJECTION_COLUMNS} FROM fencepost.projections WHERE name = $1 AND version = $2`,
+): Promise<(ProjectionRow & { readonly newestSeq: bigint }) | undefined> {
+  const { rows } = await db.query<ProjectionRow & { newestSeq: bigint }>(
+    `SELECT ${PROJECTION_COLUMNS},
+            coalesce((SELECT seq FROM fencepost.streams s WHERE s.stream = p.stream), 0) AS "newestSeq"
+     FROM fencepost.projections p WHERE name = $1 AND version = $2`,
     [name, version],
   );
   return rows[0];
+}
+
+/** The cursor of the version that is live; undefined where none is. */
+export async function readLiveCursor(db: Queryable, name: string): Promise<bigint | undefined> {
+  const { rows } = await db.query<{ cursor: bigint }>(
+    "SELECT cursor FROM fencepost.projections WHERE name = $1 AND state = 'live'",
+    [name],
+  );
+  return rows[0]?.cursor;
 }
 
 export async function lockProjection(
@@ -82,7 +94,7 @@ export async function insertProjection(
 /** Starts a version over, silent up to where it was: what it emitted is not emitted again. */
 export async function resetProjection(
   client: DatabaseClient,
-  row: Pick<ProjectionRow, "name" | "version">,
+  { name, version }: Pick<ProjectionRow, "name" | "version">,
   fingerprint: string,
 ): Promise<void> {
   await client.query(
@@ -91,30 +103,36 @@ export async function resetProjection(
          cursor = 0, fingerprint = $3, term = term + 1, lease_until = NULL, holder = NULL,
          stopped_token = NULL, stopped_event = NULL, stopped_error = NULL, stopped_at = NULL
      WHERE name = $1 AND version = $2`,
-    [row.name, row.version, fingerprint],
+    [name, version, fingerprint],
   );
+  await client.query("DELETE FROM fencepost.quarantine WHERE projection = $1 AND version = $2", [
+    name,
+    version,
+  ]);
 }
 
-/** Retires the live version under its lock; from here on its leader cannot commit. */
-export async function retireProjection(client: DatabaseClient, name: string, version: number): Promise<void> {
-  await client.query(
-    `UPDATE fencepost.projections SET state = 'retired', term = term + 1, lease_until = NULL, holder = NULL
-     WHERE name = $1 AND version = $2`,
-    [name, version],
-  );
-}
-
-/** Makes a built version the live one: it emits from here on. */
+/**
+ * Makes a version the live one, which emits what comes after `emitAfter`, and retires those below it under their
+ * locks: from here on their leaders cannot commit. What they set aside is no longer counted.
+ */
 export async function promoteProjection(
   client: DatabaseClient,
-  name: string,
-  version: number,
+  { name, version }: Pick<ProjectionRow, "name" | "version">,
   emitAfter: bigint,
 ): Promise<void> {
+  await client.query(
+    `UPDATE fencepost.projections SET state = 'retired', term = term + 1, lease_until = NULL, holder = NULL
+     WHERE name = $1 AND version < $2 AND state <> 'retired'`,
+    [name, version],
+  );
   await client.query(
     "UPDATE fencepost.projections SET state = 'live', emit_after = $3 WHERE name = $1 AND version = $2",
     [name, version, emitAfter],
   );
+  await client.query("DELETE FROM fencepost.quarantine WHERE projection = $1 AND version < $2", [
+    name,
+    version,
+  ]);
 }
 
 /**
@@ -154,29 +172,34 @@ export async function readEventsAfter(
   return { events: rows, lookedThrough: last ?? through };
 }
 
-/** Names the transaction that is open, so that the end can tell whether it is still the same. */
-export async function currentTransaction(client: DatabaseClient): Promise<string> {
-  const { rows } = await client.query<{ xid: string }>("SELECT pg_current_xact_id()::text AS xid");
-  return rows[0]?.xid ?? "";
-}
-
-/**
- * The compare-and-set that ends a commit of a projection. False: the row is not as it was, or a handler ended
- * the transaction it was given; roll back.
- */
+/** The compare-and-set that ends a commit of a projection. False: the row is not as it was; roll back. */
 export async function moveProjection(
   client: DatabaseClient,
   from: Pick<ProjectionRow, "name" | "version" | "term" | "cursor">,
-  to: { readonly cursor: bigint; readonly transaction: string; readonly leaseMs: number },
+  to: { readonly cursor: bigint; readonly leaseMs: number },
 ): Promise<boolean> {
   const { rowCount } = await client.query(
     `UPDATE fencepost.projections
-     SET cursor = $5, updated_at = now(), lease_until = clock_timestamp() + $7 * interval '1 millisecond',
+     SET cursor = $5, updated_at = now(), lease_until = clock_timestamp() + $6 * interval '1 millisecond',
          stopped_token = NULL, stopped_event = NULL, stopped_error = NULL, stopped_at = NULL
-     WHERE name = $1 AND version = $2 AND term = $3 AND cursor = $4 AND pg_current_xact_id()::text = $6`,
-    [from.name, from.version, from.term, from.cursor, to.cursor, to.transaction, to.leaseMs],
+     WHERE name = $1 AND version = $2 AND term = $3 AND cursor = $4`,
+    [from.name, from.version, from.term, from.cursor, to.cursor, to.leaseMs],
   );
   return rowCount === 1;
+}
+
+/** Sets events aside that do not fit what a version declares, each with its reason. */
+export async function insertMisfits(
+  client: DatabaseClient,
+  { name, version }: Pick<ProjectionRow, "name" | "version">,
+  misfits: readonly { readonly token: FencingToken; readonly reason: string }[],
+): Promise<void> {
+  if (misfits.length === 0) return;
+  await client.query(
+    `INSERT INTO fencepost.quarantine (token, projection, version, reason)
+     SELECT token, $1, $2, reason FROM unnest($3::text[], $4::text[]) AS m(token, reason) ON CONFLICT DO NOTHING`,
+    [name, version, misfits.map(({ token }) => token), misfits.map(({ reason }) => storableText(reason))],
+  );
 }
 
 /** Records where a projection stands still, and why. */
@@ -190,7 +213,7 @@ export async function recordStop(
      SET stopped_token = $4, stopped_event = $5, stopped_error = $6,
          stopped_at = CASE WHEN stopped_token = $4 THEN stopped_at ELSE now() END
      WHERE name = $1 AND version = $2 AND term = $3`,
-    [row.name, row.version, row.term, stop.token, stop.event, stop.error],
+    [row.name, row.version, row.term, stop.token, storableText(stop.event), storableText(stop.error)],
   );
 }
 

@@ -88,13 +88,15 @@ CREATE TABLE fencepost.projections (
 );
 CREATE UNIQUE INDEX projections_one_live ON fencepost.projections (name) WHERE state = 'live';
 
--- What was set aside with its reason: projection is '' for what could not be decoded at ingest.
+-- What was set aside with its reason: projection is '' for what could not be decoded at ingest, otherwise the
+-- version that it does not fit. What a version before the live one set aside is deleted when that one is retired.
 CREATE TABLE fencepost.quarantine (
   token      text COLLATE "C" NOT NULL,
   projection text COLLATE "C" NOT NULL,
+  version    integer NOT NULL DEFAULT 0,
   reason     text NOT NULL,
   found_at   timestamptz NOT NULL DEFAULT now(),
-  PRIMARY KEY (token, projection)
+  PRIMARY KEY (token, projection, version)
 );
 
 -- Events that a person told a projection to pass over.

@@ -1,0 +1,73 @@
+import { scv } from "@fencepost/simulator";
+import { expect, test } from "vitest";
+import { z } from "zod";
+import { stellarRpc } from "../source/stellarRpc.ts";
+import { DuplicateMessageTypeError, defineConfig, watchedContracts } from "./config.ts";
+import { defineContract } from "./contract.ts";
+import { defineProjection } from "./projection.ts";
+
+const source = stellarRpc({ network: "testnet", urls: "http://127.0.0.1:1" });
+const schema = z.object({});
+
+function contract(name: string, startLedger: number | "latest" = 1) {
+  return defineContract({ id: scv.contractId(name), startLedger, events: { moved: schema } });
+}
+
+function projection(name: string, messages: readonly string[] = [], contracts = [contract("pool")]) {
+  return defineProjection({
+    name,
+    version: 1,
+    contracts: Object.fromEntries(contracts.map((value, i) => [`c${i}`, value])),
+    tables: {},
+    messages: Object.fromEntries(messages.map((type) => [type, schema])),
+    on: {},
+  });
+}
+
+test("fills in what is not given", () => {
+  const projections = [projection("a")];
+  const filled = { kind: "config", source, projections, onGap: "stop", leaseMs: 10_000 };
+  expect(defineConfig({ source, projections })).toEqual(filled);
+  const unset = { source, projections, onGap: undefined, leaseMs: undefined };
+  expect(defineConfig(unset as never)).toEqual(filled);
+});
+
+test("refuses a message type that two projections declare, and names both", () => {
+  const projections = [projection("a", ["x", "pool.locked"]), projection("b", ["y", "pool.locked"])];
+  expect(() => defineConfig({ source, projections })).toThrow(DuplicateMessageTypeError);
+  expect(() => defineConfig({ source, projections })).toThrow(/"pool.locked" .* projections a and b/);
+});
+
+test.each<[string, object, RegExp]>([
+  ["no source", { source: undefined }, /source is missing/],
+  ["no projections", { projections: [] }, /projections is empty/],
+  ["missing projections", { projections: undefined }, /projections is empty/],
+  ["two projections of one name", { projections: [projection("a"), projection("a")] }, /named a/],
+  ["a lease too short for any commit", { leaseMs: 999 }, /leaseMs is 999/],
+  ["a lease that nobody would wait for", { leaseMs: 600_001 }, /leaseMs is 600001/],
+  ["a lease that is no number", { leaseMs: Number.NaN }, /leaseMs is NaN/],
+  ["another answer to a gap", { onGap: "ignore" }, /onGap is "ignore": use "stop" or "continue"/],
+])("refuses %s", (_, wrong, message) => {
+  const define = () => defineConfig({ source, projections: [projection("a")], ...wrong } as never);
+  expect(define).toThrow(TypeError);
+  expect(define).toThrow(message);
+});
+
+test("watches each contract once, whichever projections name it", () => {
+  const projections = [
+    projection("a", [], [contract("pool"), contract("claims", "latest")]),
+    projection("b", [], [contract("pool")]),
+  ];
+  expect(watchedContracts(defineConfig({ source, projections }))).toEqual([
+    { id: scv.contractId("pool"), startLedger: 1 },
+    { id: scv.contractId("claims"), startLedger: "latest" },
+  ]);
+});
+
+test("refuses two start ledgers for one contract", () => {
+  const projections = [
+    projection("a", [], [contract("pool", 1)]),
+    projection("b", [], [contract("pool", 9)]),
+  ];
+  expect(() => watchedContracts(defineConfig({ source, projections }))).toThrow(/start ledgers 1 and 9/);
+});

@@ -1,0 +1,49 @@
+import { scv } from "@fencepost/simulator";
+import { expect, test } from "vitest";
+import { z } from "zod";
+import { type ContractInput, defineContract, type EventShapes } from "./contract.ts";
+
+const ID = scv.contractId("pool");
+const events = { locked: z.object({ amount: z.bigint() }) };
+
+test("keeps id, start ledger and events, and nothing else", () => {
+  const input = { id: ID, startLedger: 7, events, note: "for people" };
+  expect(defineContract(input)).toEqual({ kind: "contract", id: ID, startLedger: 7, events });
+});
+
+test.each([1, 2_147_483_647, "latest", "oldest"] as const)("may start at %s", (startLedger) => {
+  expect(defineContract({ id: ID, startLedger, events }).startLedger).toBe(startLedger);
+});
+
+test("takes a schema alone, or with names for topics and value", () => {
+  const shape = { topics: ["from", "to"], value: "amount", schema: z.object({ amount: z.bigint() }) };
+  expect(defineContract({ id: ID, startLedger: 1, events: { transfer: shape } }).events.transfer).toBe(shape);
+});
+
+const schema = z.object({});
+test.each<[string, Partial<Record<keyof ContractInput<EventShapes>, unknown>>, RegExp]>([
+  ["an id that is no contract", { id: scv.accountId("alice") }, /contract id is C and 55 .*"G/],
+  ["an id of the wrong length", { id: ID.slice(1) }, /contract id/],
+  ["a missing id", { id: undefined }, /contract id .* undefined/],
+  ["ledger 0", { startLedger: 0 }, /startLedger of C\S+ is 0: use a ledger number, "latest" or "oldest"/],
+  ["a ledger beyond 31 bits", { startLedger: 2_147_483_648 }, /is 2147483648/],
+  ["half a ledger", { startLedger: 1.5 }, /is 1.5/],
+  ["another word", { startLedger: "newest" }, /is "newest"/],
+  ["no events", { events: {} }, /declares no events/],
+  ["missing events", { events: undefined }, /declares no events/],
+  ["an event without a schema", { events: { locked: {} } }, /Event "locked" of C\S+ has no schema/],
+  [
+    "one name for two parts of an event",
+    { events: { moved: { topics: ["who", "who"], schema } } },
+    /two of who, who/,
+  ],
+  [
+    "the name of a topic for the value",
+    { events: { moved: { topics: ["who"], value: "who", schema } } },
+    /two of who, who/,
+  ],
+])("refuses %s", (_, wrong, message) => {
+  const define = () => defineContract({ id: ID, startLedger: 1, events, ...wrong } as never);
+  expect(define).toThrow(TypeError);
+  expect(define).toThrow(message);
+});
