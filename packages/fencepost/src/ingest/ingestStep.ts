@@ -1,3 +1,4 @@
+import type { FencingToken } from "@fencepost/token";
 import { leaseName } from "../lease/holder.ts";
 import { decideCommit, StaleTermError } from "../lease/term.ts";
 import type { Log } from "../observe/log.ts";
@@ -6,6 +7,7 @@ import type { Source, SourceEvent } from "../source/source.ts";
 import type { Database, DatabaseClient } from "../store/postgres/database.ts";
 import { stageTransaction } from "../store/postgres/stageTransaction.ts";
 import {
+  closeGaps,
   insertConflict,
   insertEvents,
   insertGap,
@@ -43,26 +45,32 @@ const HALTED_WAIT_MS = 5_000;
 
 /**
  * Reads the next window of the stream and commits it with the cursor, under `term`. Then lets contracts that
- * were added later read one window of their past. Throws {@link StaleTermError} when another process leads.
+ * were added later read one window of their past. Throws {@link StaleTermError} when another process leads,
+ * {@link EventConflictError}, or {@link GapError}.
  */
 export async function ingestStep(
   context: IngestContext,
   term: bigint,
   signal: AbortSignal,
 ): Promise<StepResult> {
-  const { database, source } = context;
-  const stream = await readStream(database, source.chain.stream);
-  if (stream?.term !== term) throw staleTerm(context, term, "stale_term");
+  const stream = await readLedStream(context, term);
   if (stream.halted === "conflict") return { waitMs: HALTED_WAIT_MS };
 
-  const watches = await readWatches(database, stream.stream);
+  const watches = await readWatches(context.database, stream.stream);
   const joined = watches.filter((watch) => watch.nextLedger === null);
   const moved = joined.length > 0 && (await ingestAtCursor(context, stream, joined, signal));
-  const lagging = watches.some((watch) => watch.nextLedger !== null);
-  if (lagging) await ingestPast(context, term, watches, signal);
-  return moved || lagging ? "progress" : "idle";
+  const lags = joined.length < watches.length;
+  const movedPast = lags && (await ingestPast(context, term, watches, signal));
+  return moved || movedPast ? "progress" : "idle";
 }
 
+async function readLedStream(context: IngestContext, term: bigint): Promise<StreamRow> {
+  const stream = await readStream(context.database, context.source.chain.stream);
+  if (stream?.term !== term) throw staleTerm(context, term, "stale_term");
+  return stream;
+}
+
+/** The next window of the stream. False: nothing to do. */
 async function ingestAtCursor(
   context: IngestContext,
   stream: StreamRow,
@@ -71,72 +79,58 @@ async function ingestAtCursor(
 ): Promise<boolean> {
   const contractIds = joined.map((watch) => watch.contractId);
   const window = await context.source.window({ fromLedger: stream.nextLedger, contractIds }, signal);
-  switch (window.kind) {
-    case "idle":
-      return false;
-    case "behind":
-      context.log.debug({ stream: stream.stream, latest: window.latestLedger }, "source is behind");
-      return false;
-    case "gap":
-      await handleGap(context, stream, window);
-      return true;
-    case "window": {
-      const events = identify(context, window.events, joined);
-      await commitEvents(context, stream, events, (client, locked, seq) =>
-        moveStream(client, locked, {
-          nextLedger: window.throughLedger + 1,
-          seq,
-          latestLedger: window.latestLedger,
-          leaseMs: context.leaseMs,
-        }),
-      );
-      return true;
-    }
+  const { latestLedger } = window;
+  if (window.kind === "idle") return false;
+  if (window.kind === "behind") {
+    context.log.debug({ stream: stream.stream, latestLedger }, "source is behind");
+    return false;
   }
+  const nextLedger = window.throughLedger + 1;
+  const move: Move = (client, seq) =>
+    moveStream(client, stream, { nextLedger, seq, latestLedger, leaseMs: context.leaseMs });
+  if (window.kind === "gap") await commitGap(context, stream, window, move);
+  else await commitEvents(context, stream, identify(context, window.events, joined), window, move);
+  return true;
 }
 
-/** One window of the past of the contracts that are furthest behind. */
+/** One window of the past of the contracts that are furthest behind. False: the source has nothing to give. */
 async function ingestPast(
   context: IngestContext,
   term: bigint,
   watches: readonly Watch[],
   signal: AbortSignal,
-): Promise<void> {
-  const stream = await readStream(context.database, context.source.chain.stream);
-  if (stream?.term !== term) throw staleTerm(context, term, "stale_term");
+): Promise<boolean> {
+  const stream = await readLedStream(context, term);
   const from = Math.min(...watches.flatMap((watch) => watch.nextLedger ?? []));
   const behind = watches.filter((watch) => watch.nextLedger === from);
   const contractIds = behind.map((watch) => watch.contractId);
-
-  let to = from;
-  let events: readonly IdentifiedEvent[] = [];
-  if (from < stream.nextLedger) {
-    const request = { fromLedger: from, throughLedger: stream.nextLedger - 1, contractIds };
-    const window = await context.source.window(request, signal);
-    if (window.kind === "gap") {
-      const lost = { ...window, throughLedger: Math.min(window.throughLedger, stream.nextLedger - 1) };
-      await context.database.transaction((client) =>
-        insertGap(client, { stream: stream.stream, ...lost, accepted: true }),
-      );
-      context.log.warn({ contractIds, ...lost }, "the past of an added contract has a gap");
-      to = lost.throughLedger + 1;
-    } else if (window.kind === "window") {
-      events = identify(context, window.events, behind);
-      to = window.throughLedger + 1;
-    } else return;
-  }
-  await commitEvents(context, stream, events, async (client, locked, seq) => {
-    const joinAt = locked.nextLedger;
-    return (
-      (await moveWatches(client, locked.stream, contractIds, from, to, joinAt)) &&
-      (await moveStream(client, locked, {
-        ...locked,
+  const joinAt = stream.nextLedger;
+  const moveTo =
+    (to: number): Move =>
+    async (client, seq) =>
+      (await moveWatches(client, stream.stream, contractIds, from, to, joinAt)) &&
+      (await moveStream(client, stream, {
+        nextLedger: joinAt,
         seq,
-        latestLedger: locked.latestLedger ?? 0,
+        latestLedger: stream.latestLedger ?? 0,
         leaseMs: context.leaseMs,
-      }))
-    );
-  });
+      }));
+
+  if (from >= joinAt) {
+    await commitEvents(context, stream, [], { fromLedger: from, throughLedger: joinAt - 1 }, moveTo(joinAt));
+    return true;
+  }
+  const request = { fromLedger: from, throughLedger: joinAt - 1, contractIds };
+  const window = await context.source.window(request, signal);
+  if (window.kind === "idle" || window.kind === "behind") return false;
+  const throughLedger = Math.min(window.throughLedger, joinAt - 1);
+  const move = moveTo(throughLedger + 1);
+  if (window.kind === "gap") await commitGap(context, stream, { ...window, throughLedger }, move);
+  else {
+    const range = { fromLedger: from, throughLedger };
+    await commitEvents(context, stream, identify(context, window.events, behind), range, move);
+  }
+  return true;
 }
 
 function identify(
@@ -150,33 +144,38 @@ function identify(
     .map((event) => identifyEvent(source.chain, event, decoder));
 }
 
-type Move = (client: DatabaseClient, locked: StreamRow, seq: bigint) => Promise<boolean>;
+/** Both inclusive. */
+interface LedgerRange {
+  readonly fromLedger: number;
+  readonly throughLedger: number;
+}
+
+/** The compare-and-set that ends a commit. False: the cursor is not where it was. */
+type Move = (client: DatabaseClient, seq: bigint) => Promise<boolean>;
 
 /** One transaction: the row's lock, the events, the cursor's compare-and-set. All of it, or nothing. */
 async function commitEvents(
   context: IngestContext,
   read: StreamRow,
   events: readonly IdentifiedEvent[],
+  { fromLedger, throughLedger }: LedgerRange,
   move: Move,
 ): Promise<void> {
   const { database, leaseMs, log } = context;
-  let conflict: { event: IdentifiedEvent; storedHash: Buffer } | undefined;
-  const commit = stageTransaction(database, leaseMs, async (client) => {
-    const locked = await lockStream(client, read.stream);
-    const decision = decideCommit(locked && positionOf(locked), positionOf(read));
-    if (decision !== "commit" || !locked) throw staleTerm(context, read.term, decision);
-
-    const stored = await insertEvents(client, locked, events);
-    conflict = await findConflict(client, events, new Set<string>(stored));
-    if (conflict) throw new EventConflictError(conflict.event.token);
-    if (!(await move(client, locked, locked.seq + BigInt(stored.length)))) {
-      throw staleTerm(context, read.term, "moved_cursor");
-    }
-    return stored.length;
-  });
+  let conflict: Conflict | undefined;
   try {
-    const stored = await commit;
-    context.onStored?.({ events: stored, replayed: events.length - stored, ledger: read.nextLedger });
+    const stored = await stageTransaction(database, leaseMs, async (client) => {
+      const locked = await lockLedStream(context, client, read);
+      // A source that repeats itself must not leave holes in seq.
+      const distinct = new Map(events.map((event) => [event.token, event]));
+      const tokens = await insertEvents(client, locked, [...distinct.values()]);
+      conflict = await findConflict(client, events, new Set(tokens), distinct);
+      if (conflict) throw new EventConflictError(conflict.event.token);
+      await closeGaps(client, read.stream, fromLedger, throughLedger);
+      await requireMoved(context, read, move(client, locked.seq + BigInt(tokens.length)));
+      return tokens.length;
+    });
+    context.onStored?.({ events: stored, replayed: events.length - stored, ledger: throughLedger });
   } catch (error) {
     if (conflict) {
       const { event, storedHash } = conflict;
@@ -190,17 +189,37 @@ async function commitEvents(
   }
 }
 
+async function lockLedStream(
+  context: IngestContext,
+  client: DatabaseClient,
+  read: StreamRow,
+): Promise<StreamRow> {
+  const locked = await lockStream(client, read.stream);
+  const decision = decideCommit(locked && positionOf(locked), positionOf(read));
+  if (decision !== "commit" || !locked) throw staleTerm(context, read.term, decision);
+  return locked;
+}
+
+async function requireMoved(context: IngestContext, read: StreamRow, moved: Promise<boolean>): Promise<void> {
+  if (!(await moved)) throw staleTerm(context, read.term, "moved_cursor");
+}
+
+interface Conflict {
+  readonly event: IdentifiedEvent;
+  readonly storedHash: Buffer;
+}
+
+/** The first event that was not stored now and differs from what is stored under its token. */
 async function findConflict(
   client: DatabaseClient,
   events: readonly IdentifiedEvent[],
-  stored: ReadonlySet<string>,
-): Promise<{ event: IdentifiedEvent; storedHash: Buffer } | undefined> {
-  const known = events.filter((event) => !stored.has(event.token));
+  storedNow: ReadonlySet<FencingToken>,
+  distinct: ReadonlyMap<FencingToken, IdentifiedEvent>,
+): Promise<Conflict | undefined> {
+  const known = events.filter((event) => !storedNow.has(event.token) || distinct.get(event.token) !== event);
   if (known.length === 0) return undefined;
-  const hashes = await readContentHashes(
-    client,
-    known.map((event) => event.token),
-  );
+  const tokens = known.map((event) => event.token);
+  const hashes = await readContentHashes(client, tokens);
   for (const event of known) {
     const storedHash = hashes.get(event.token);
     if (storedHash && decideStored(storedHash, event.contentHash) === "conflict")
@@ -209,25 +228,23 @@ async function findConflict(
   return undefined;
 }
 
-async function handleGap(
+/** Names a hole; goes on beyond it only where the owner said so. */
+async function commitGap(
   context: IngestContext,
-  stream: StreamRow,
-  gap: { fromLedger: number; throughLedger: number; latestLedger: number },
+  read: StreamRow,
+  { fromLedger, throughLedger }: LedgerRange,
+  move: Move,
 ): Promise<void> {
   const { database, leaseMs, onGap, log } = context;
   const accepted = onGap === "continue";
+  const { stream } = read;
   await stageTransaction(database, leaseMs, async (client) => {
-    const locked = await lockStream(client, stream.stream);
-    const decision = decideCommit(locked && positionOf(locked), positionOf(stream));
-    if (decision !== "commit" || !locked) throw staleTerm(context, stream.term, decision);
-    const { fromLedger, throughLedger, latestLedger } = gap;
-    await insertGap(client, { stream: stream.stream, fromLedger, throughLedger, accepted });
-    if (!accepted) return;
-    const to = { nextLedger: throughLedger + 1, seq: locked.seq, latestLedger, leaseMs };
-    if (!(await moveStream(client, locked, to))) throw staleTerm(context, stream.term, "moved_cursor");
+    const locked = await lockLedStream(context, client, read);
+    await insertGap(client, { stream, fromLedger, throughLedger, accepted });
+    if (accepted) await requireMoved(context, read, move(client, locked.seq));
   });
-  log.error({ stream: stream.stream, ...gap, accepted }, "gap in the source");
-  if (!accepted) throw new GapError(stream.stream, gap.fromLedger, gap.throughLedger);
+  log.error({ stream, fromLedger, throughLedger, accepted }, "gap in the source");
+  if (!accepted) throw new GapError(stream, fromLedger, throughLedger);
 }
 
 function positionOf(row: StreamRow): { term: bigint; cursor: bigint } {

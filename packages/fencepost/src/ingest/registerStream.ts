@@ -26,7 +26,7 @@ export interface RegisterOptions {
 
 /**
  * Makes the stream's row, or checks that this process watches what its stream does. Safe from several processes
- * at once. Throws {@link FilterSetChangedError} or {@link StreamMismatchError}.
+ * at once. Throws {@link FilterSetChangedError}, {@link StreamMismatchError}, or a `TypeError` for nothing to watch.
  */
 export async function registerStream(
   database: Database,
@@ -34,6 +34,7 @@ export async function registerStream(
   requests: readonly WatchRequest[],
   { adopt, signal }: RegisterOptions,
 ): Promise<void> {
+  if (requests.length === 0) throw new TypeError("No projection of this config watches a contract.");
   const { stream, epoch } = source.chain;
   const filtersHash = hashFilters(requests.map((request) => request.contractId));
   const head = await source.check(signal);

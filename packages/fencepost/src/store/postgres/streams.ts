@@ -196,7 +196,7 @@ export async function moveStream(
 ): Promise<boolean> {
   const { rowCount } = await client.query(
     `UPDATE fencepost.streams
-     SET next_ledger = $5, seq = $6, latest_ledger = greatest(latest_ledger, $7), halted = NULL, updated_at = now(),
+     SET next_ledger = $5, seq = $6, latest_ledger = greatest(latest_ledger, $7), halted = nullif(halted, 'gap'), updated_at = now(),
          lease_until = clock_timestamp() + $8 * interval '1 millisecond'
      WHERE stream = $1 AND term = $2 AND next_ledger = $3 AND filters_hash = $4`,
     [
@@ -252,10 +252,24 @@ export async function insertGap(
     `INSERT INTO fencepost.gaps (stream, from_ledger, to_ledger, accepted_at)
      VALUES ($1, $2, $3, CASE WHEN $4 THEN now() END)
      ON CONFLICT (stream, from_ledger) DO UPDATE
-       SET to_ledger = excluded.to_ledger, accepted_at = coalesce(gaps.accepted_at, excluded.accepted_at)`,
+       SET to_ledger = greatest(gaps.to_ledger, excluded.to_ledger),
+           accepted_at = coalesce(gaps.accepted_at, excluded.accepted_at)`,
     [gap.stream, gap.fromLedger, gap.throughLedger, gap.accepted],
   );
   if (!gap.accepted) {
     await client.query("UPDATE fencepost.streams SET halted = 'gap' WHERE stream = $1", [gap.stream]);
   }
+}
+
+/** Forgets holes from which the stream did not go on, and which a source has filled now: nothing was lost. */
+export async function closeGaps(
+  client: DatabaseClient,
+  stream: string,
+  fromLedger: number,
+  throughLedger: number,
+): Promise<void> {
+  await client.query(
+    "DELETE FROM fencepost.gaps WHERE stream = $1 AND from_ledger BETWEEN $2 AND $3 AND accepted_at IS NULL",
+    [stream, fromLedger, throughLedger],
+  );
 }
