@@ -60,8 +60,9 @@ export function openDatabase(url: string, { maxConnections = 10 }: DatabaseOptio
         throw named(error, url);
       });
       let broken: Error | undefined;
+      // The first error is the reason; that the connection ended is told after it.
       const onError = (error: Error): void => {
-        broken = error;
+        broken ??= error;
       };
       client.on("error", onError);
       try {

@@ -1,10 +1,13 @@
 import { createHash } from "node:crypto";
 import { readdir, readFile } from "node:fs/promises";
-import type { Database } from "./database.ts";
+import type { Database, Queryable } from "./database.ts";
 import { MigrationError } from "./errors.ts";
+import { stageTransaction } from "./stageTransaction.ts";
 
 // Any number that no other program is likely to lock: "fence" in ASCII.
 const MIGRATION_LOCK = "439804551013";
+/** A process that is paused in its migration loses the lock after half of it, in milliseconds. */
+const LOCK_LEASE_MS = 60_000;
 
 /**
  * Brings the schema `fencepost` up to date: the files of `migrations/`, in order, each once, in one transaction
@@ -14,7 +17,7 @@ const MIGRATION_LOCK = "439804551013";
  */
 export async function migrate(database: Database): Promise<readonly string[]> {
   const files = await readMigrations();
-  return database.transaction(async (client) => {
+  return stageTransaction(database, LOCK_LEASE_MS, async (client) => {
     // A transaction lock, not a session lock: it works behind PgBouncer and goes when the process is killed.
     await client.query("SELECT pg_advisory_xact_lock($1)", [MIGRATION_LOCK]);
     await client.query("CREATE SCHEMA IF NOT EXISTS fencepost");
@@ -35,6 +38,24 @@ export async function migrate(database: Database): Promise<readonly string[]> {
     }
     return pending.map((file) => file.name);
   });
+}
+
+/**
+ * How a database stands towards this code, without changing it: how many migrations it has, and the names of those
+ * it lacks. Throws {@link MigrationError} as {@link migrate} does.
+ */
+export async function readMigrationState(
+  db: Queryable,
+): Promise<{ readonly applied: number; readonly pending: readonly string[] }> {
+  const files = await readMigrations();
+  const { rows: found } = await db.query<{ made: boolean }>(
+    "SELECT to_regclass('fencepost.migrations') IS NOT NULL AS made",
+  );
+  const { rows } = found[0]?.made
+    ? await db.query<{ name: string; hash: string }>("SELECT name, hash FROM fencepost.migrations")
+    : { rows: [] };
+  const pending = decideMigrations(files, new Map(rows.map((row) => [row.name, row.hash])));
+  return { applied: rows.length, pending: pending.map((file) => file.name) };
 }
 
 interface MigrationFile {
