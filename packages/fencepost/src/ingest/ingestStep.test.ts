@@ -433,6 +433,30 @@ describe("who may commit", () => {
     expect((await tokens()).sort()).toEqual(bench.tokensOnChain([A, B]));
   });
 
+  test("a leader that is paused inside its transaction cannot, and does not hold up its successor", async () => {
+    bench = await openIngest();
+    closeLedgers(bench.chain, 5);
+    await bench.watch(from(1, A));
+    const former = await bench.lead();
+    const { database } = bench;
+    let successor = 0n;
+    const pausing = {
+      ...database,
+      transaction: <T>(work: Parameters<typeof database.transaction<T>>[0]) =>
+        database.transaction<T>(async (client) => {
+          const result = await work(client);
+          successor = await bench.lead(); // waits for the row, which the pause has locked
+          return result;
+        }),
+    };
+    const step = bench.step(former, { database: pausing, leaseMs: 400 });
+    await expect(step).rejects.toMatchObject({ name: "ConnectionLostError", code: "25P03" });
+    expect(await tokens()).toEqual([]);
+    await expect(bench.step(former)).rejects.toThrow(StaleTermError);
+    await bench.catchUp(successor);
+    expect(await tokens()).toEqual(bench.tokensOnChain([A]));
+  });
+
   test("nobody can whose COMMIT the database turned into a ROLLBACK: nothing is stored, and it is noticed", async () => {
     bench = await openIngest();
     closeLedgers(bench.chain, 5);

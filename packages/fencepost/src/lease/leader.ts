@@ -29,17 +29,20 @@ export function startLeader(options: LeaderOptions): Loop {
   const name = leaseName(key);
   let term: bigint | null = null;
 
+  let renewing: Promise<void> | undefined;
+  // One renewal at a time: a database that hangs must not fill the pool with them.
   const renewal = setInterval(() => {
-    if (term === null) return;
-    const renewed = term;
-    void holder
-      .current()
-      .then((current) => renewLease(database, key, current, renewed, leaseMs))
-      .then((kept) => {
-        if (!kept && term === renewed) lose();
-      })
-      .catch((error: unknown) => log.warn({ stage: name, err: error }, "lease could not be renewed"));
+    if (term !== null) renewing ??= renew(term).finally(() => (renewing = undefined));
   }, leaseMs / 3);
+
+  async function renew(renewed: bigint): Promise<void> {
+    try {
+      const kept = await renewLease(database, key, await holder.current(), renewed, leaseMs);
+      if (!kept && term === renewed) lose();
+    } catch (error) {
+      log.warn({ stage: name, err: error }, "lease could not be renewed");
+    }
+  }
 
   function lose(): void {
     log.warn({ stage: name, term }, "term lost");
@@ -72,6 +75,7 @@ export function startLeader(options: LeaderOptions): Loop {
     async stop() {
       clearInterval(renewal);
       await loop.stop();
+      await renewing;
       if (term !== null) await releaseLease(database, key, term).catch(() => {});
     },
   };

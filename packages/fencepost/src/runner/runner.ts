@@ -25,6 +25,11 @@ export interface Loop {
 const FIRST_BACKOFF_MS = 100;
 const MAX_BACKOFF_MS = 10_000;
 
+/** How long to wait after so many failures in a row, 1 or more. `random` is from 0 to 1: half of it is jitter. */
+export function backoffMs(failures: number, random: number): number {
+  return Math.min(MAX_BACKOFF_MS, FIRST_BACKOFF_MS * 2 ** (failures - 1)) * (0.5 + random / 2);
+}
+
 /** The one loop of every stage: step, wait, back off with jitter after errors, stop when asked. */
 export function startLoop({ name, step, idleMs, log, onError }: LoopOptions): Loop {
   const stopping = new AbortController();
@@ -50,10 +55,9 @@ export function startLoop({ name, step, idleMs, log, onError }: LoopOptions): Lo
       } catch (error) {
         if (stopping.signal.aborted) break;
         onError?.(error);
-        const backoff = Math.min(MAX_BACKOFF_MS, FIRST_BACKOFF_MS * 2 ** failures);
-        failures = Math.min(failures + 1, 30);
+        failures++;
         log.warn({ loop: name, err: error, failures }, "step failed");
-        await wait(backoff * (0.5 + Math.random() / 2), false);
+        await wait(backoffMs(failures, Math.random()), false);
       }
     }
   }

@@ -4,7 +4,8 @@ import type { ScValue } from "./scValue.ts";
 
 type Sdk = typeof import("@stellar/stellar-sdk/base");
 
-const MAX_REASON = 300;
+/** Longest beginning and end of a reason that are kept: the place in a deep value can be long. */
+const REASON_ENDS = 150;
 
 export interface Decoder {
   /** Decodes one base64 ScVal. Throws {@link UndecodableValueError}. */
@@ -16,8 +17,9 @@ export class UndecodableValueError extends Error {
   override readonly name = "UndecodableValueError";
 
   constructor(cause: unknown) {
-    const message = (cause as Error).message;
-    super(message.length > MAX_REASON ? `${message.slice(0, MAX_REASON)}…` : message, { cause });
+    const { message } = cause as Error;
+    const tooLong = message.length > 2 * REASON_ENDS;
+    super(tooLong ? `${message.slice(0, REASON_ENDS)} … ${message.slice(-REASON_ENDS)}` : message, { cause });
   }
 }
 

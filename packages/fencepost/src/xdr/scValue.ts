@@ -21,7 +21,7 @@ export type ScValue =
   /** Errors and ledger internals: their SEP-51 JSON. */
   | { readonly type: "other"; readonly value: string };
 
-/** What a handler gets: plain JavaScript values. Maps with other keys than texts become a `Map`. */
+/** What a handler gets: plain JavaScript values. */
 export type NativeValue =
   | boolean
   | null
@@ -35,7 +35,8 @@ export type NativeValue =
 
 /**
  * The convenient form: u32 and i32 are numbers, wider integers bigint, symbols, strings and addresses texts,
- * void null. A map whose keys are all symbols, or all strings, is an object; any other map is a `Map`.
+ * void null. A map whose keys are all symbols, or all strings, is an object; any other map is a `Map`, or a list
+ * of pairs where two keys would look alike (symbol and string `a`, u32 and i32 `1`): no entry is ever lost.
  */
 export function toNative(scValue: ScValue): NativeValue {
   switch (scValue.type) {
@@ -51,13 +52,19 @@ export function toNative(scValue: ScValue): NativeValue {
 }
 
 function mapToNative(entries: readonly (readonly [ScValue, ScValue])[]): NativeValue {
-  const keys = new Set(
-    entries.map(([key]) => (key.type === "symbol" || key.type === "string" ? key.type : "")),
-  );
-  const plain = keys.size === 0 || (keys.size === 1 && !keys.has(""));
-  const fields = entries.map(([key, value]) => [toNative(key), toNative(value)] as const);
-  const names = fields.filter(([key]) => typeof key === "string").map(([key]) => key as string);
-  if (!plain || new Set(names).size !== entries.length) return new Map(fields);
-  // fromEntries defines own properties, so a key such as __proto__ is a field like any other.
-  return Object.fromEntries(fields as readonly (readonly [string, NativeValue])[]);
+  const pairs = entries.map(([key, value]) => [toNative(key), toNative(value)] as const);
+  if (new Set(pairs.map(([key]) => key)).size < pairs.length) return pairs;
+  const [first] = entries;
+  const named = !first || first[0].type === "symbol" || first[0].type === "string";
+  const alike = entries.every(([{ type }]) => type === first?.[0].type);
+  if (named && alike && pairs.every(isField)) {
+    // fromEntries defines own properties, so a key such as __proto__ is a field like any other.
+    return Object.fromEntries(pairs.filter(isField));
+  }
+  return new Map(pairs);
+}
+
+/** A string of a contract need not be UTF-8: then its key is bytes. */
+function isField(pair: readonly [NativeValue, NativeValue]): pair is readonly [string, NativeValue] {
+  return typeof pair[0] === "string";
 }

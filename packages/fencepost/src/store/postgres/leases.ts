@@ -92,25 +92,31 @@ export function openHolder(url: string): HolderConnection {
       connectionTimeoutMillis: 10_000,
       application_name: "fencepost leader",
     });
-    client.on("error", () => {
+    let gone = false;
+    const onGone = (): void => {
+      gone = true;
       if (live?.client === client) live = undefined;
-    });
-    client.on("end", () => {
-      if (live?.client === client) live = undefined;
-    });
+    };
+    client.on("error", onGone);
+    client.on("end", onGone);
     try {
       await client.connect();
     } catch (error) {
       throw new DatabaseUnreachableError(url, error);
     }
-    const { rows } = await client.query<{ pid: number; started: string }>(
-      "SELECT pid, backend_start::text AS started FROM pg_stat_activity WHERE pid = pg_backend_pid()",
-    );
-    const row = rows[0];
-    if (!row) throw new Error("pg_stat_activity does not show our own backend.");
-    const holder = { id, pid: row.pid, startedAt: row.started };
-    live = { client, holder };
-    return holder;
+    try {
+      const { rows } = await client.query<{ pid: number; started: string }>(
+        "SELECT pid, backend_start::text AS started FROM pg_stat_activity WHERE pid = pg_backend_pid()",
+      );
+      const row = rows[0];
+      if (!row) throw new Error("pg_stat_activity does not show our own backend.");
+      const holder = { id, pid: row.pid, startedAt: row.started };
+      if (!gone) live = { client, holder };
+      return holder;
+    } catch (error) {
+      await client.end().catch(() => {});
+      throw error;
+    }
   }
 
   return {
