@@ -24,7 +24,13 @@ export interface EngineOptions {
   readonly retryScheduleMs?: readonly number[];
   readonly deliver?: Pick<
     DeliverOptions,
-    "timeoutMs" | "leaseMs" | "maxInFlight" | "connectionsPerOrigin" | "pollMs"
+    | "timeoutMs"
+    | "leaseMs"
+    | "maxInFlight"
+    | "connectionsPerOrigin"
+    | "pollMs"
+    | "allowInsecure"
+    | "allowNetworks"
   >;
 }
 

@@ -1,3 +1,4 @@
+export { InvalidNetworkError } from "./address/addressRules.ts";
 export { address, i128, token, u64 } from "./config/columns.ts";
 export { type Config, type ConfigInput, DuplicateMessageTypeError, defineConfig } from "./config/config.ts";
 export {

@@ -1,4 +1,5 @@
 import { setTimeout as sleep } from "node:timers/promises";
+import { type AddressRuleOptions, readAddressRules } from "../address/addressRules.ts";
 import type { Log } from "../observe/log.ts";
 import { type Loop, type StepResult, startLoop } from "../runner/runner.ts";
 import { decideClaimed, INTERRUPTED } from "../store/decideDelivery.ts";
@@ -12,7 +13,7 @@ import type {
 import { createSender, type Sender } from "./httpSender.ts";
 import { attemptHeaders } from "./sign.ts";
 
-export interface DeliverOptions {
+export interface DeliverOptions extends AddressRuleOptions {
   readonly store: Omit<DeliveryStore, "dispatch">;
   readonly log: Log;
   /** Total time for one attempt, in milliseconds; 20,000 unless given. */
@@ -62,7 +63,11 @@ export function startDeliverLoop(options: DeliverOptions): Loop {
   const leaseMs = options.leaseMs ?? timeoutMs + 15_000;
   if (leaseMs < timeoutMs + LEASE_MARGIN_MS) throw new LeaseTooShortError(leaseMs, timeoutMs);
 
-  const sender = createSender({ timeoutMs, connectionsPerOrigin });
+  const sender = createSender({
+    timeoutMs,
+    connectionsPerOrigin,
+    addressRules: readAddressRules(options),
+  });
   const outcomes = outcomeRecorder(options);
   const lanes = new Map<string, Lane>();
   let held = 0;

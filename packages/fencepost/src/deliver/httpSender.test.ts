@@ -4,6 +4,7 @@ import { type AddressInfo, createServer, type Socket } from "node:net";
 import { type Endpoint, type Reply, startEndpoint, startProxy } from "@fencepost/simulator";
 import { afterEach, describe, expect, it, test } from "vitest";
 import { waitUntil } from "../__tests__/support/waitUntil.ts";
+import { readAddressRules } from "../address/addressRules.ts";
 import { createSender, type Sender, type SenderOptions } from "./httpSender.ts";
 
 const closing: (() => Promise<unknown>)[] = [];
@@ -12,7 +13,12 @@ afterEach(async () => {
 });
 
 function openSender(options: Partial<SenderOptions> = {}): Sender {
-  const sender = createSender({ timeoutMs: 10_000, connectionsPerOrigin: 2, ...options });
+  const sender = createSender({
+    timeoutMs: 10_000,
+    connectionsPerOrigin: 2,
+    addressRules: readAddressRules({ allowInsecure: true }),
+    ...options,
+  });
   closing.push(sender.close);
   return sender;
 }

@@ -1,11 +1,17 @@
 import { type Dispatcher, Pool } from "undici";
+import { type AddressRules, checkUrl } from "../address/addressRules.ts";
 import type { AttemptResult } from "../store/deliveryStore.ts";
+import { checkedLookup, type Resolve } from "./checkedLookup.ts";
 
 export interface SenderOptions {
   /** From the start of the connection to the end of the answer's headers, in milliseconds. */
   readonly timeoutMs: number;
   /** Connections to one origin, at the most. Never hand over more requests than this at once. */
   readonly connectionsPerOrigin: number;
+  /** Checked for each connection; an address that they refuse is `not_sent`. */
+  readonly addressRules: AddressRules;
+  /** The resolver of the operating system unless given. */
+  readonly resolve?: Resolve;
 }
 
 export interface SendRequest {
@@ -32,7 +38,9 @@ const MAX_POOLS = 256;
 const MAX_ERROR_LENGTH = 500;
 
 /** Sends through one undici pool an origin. No redirect is followed and nothing is retried here. */
-export function createSender({ timeoutMs, connectionsPerOrigin }: SenderOptions): Sender {
+export function createSender(options: SenderOptions): Sender {
+  const { timeoutMs, connectionsPerOrigin, addressRules, resolve } = options;
+  const lookup = checkedLookup(addressRules, resolve);
   const pools = new Map<string, Pool>();
   const retired = new Set<Pool>();
 
@@ -43,7 +51,7 @@ export function createSender({ timeoutMs, connectionsPerOrigin }: SenderOptions)
       new Pool(origin, {
         connections: connectionsPerOrigin,
         pipelining: 1,
-        connect: { timeout: timeoutMs },
+        connect: { timeout: timeoutMs, lookup, autoSelectFamily: true },
         // An exchange has its own time-outs, over all of it.
         headersTimeout: 0,
         bodyTimeout: 0,
@@ -66,12 +74,13 @@ export function createSender({ timeoutMs, connectionsPerOrigin }: SenderOptions)
   return {
     async send({ url, headers, body }) {
       try {
-        const { origin, pathname, search } = new URL(url);
-        const pool = poolOf(origin);
+        const target = new URL(url);
+        checkUrl(target, addressRules);
+        const pool = poolOf(target.origin);
         if (pools.size > MAX_POOLS) retireOldest();
-        return await exchange(pool, { path: `${pathname}${search}`, headers, body }, timeoutMs);
+        return await exchange(pool, { path: `${target.pathname}${target.search}`, headers, body }, timeoutMs);
       } catch (error) {
-        return unanswered("not_sent", describe(error)); // a url, or a header, that cannot be sent at all
+        return unanswered("not_sent", describe(error)); // a url or a header that is refused
       }
     },
     async close() {

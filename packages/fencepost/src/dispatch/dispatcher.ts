@@ -1,9 +1,10 @@
 import { randomBytes } from "node:crypto";
 import { asCallerEventId, asToken, type EventId, testEventId } from "@fencepost/token";
+import { type AddressRuleOptions, readAddressRules } from "../address/addressRules.ts";
 import { buildMessage } from "../message/payload.ts";
 import type { Delivery, DeliveryId, DeliveryStore, Webhook, WebhookId } from "../store/deliveryStore.ts";
 import { UnknownDeliveryError, UnknownWebhookError } from "./errors.ts";
-import { readWebhookInput, type UrlRules, type WebhookInput } from "./webhookInput.ts";
+import { readWebhookInput, type WebhookInput } from "./webhookInput.ts";
 
 /** What a caller of `dispatch()` hands in. */
 export interface DispatchInput {
@@ -32,13 +33,15 @@ export interface Dispatcher<Tx> {
   listWebhooks(): Promise<readonly Webhook[]>;
 }
 
-export interface DispatcherOptions<Tx> extends UrlRules {
+export interface DispatcherOptions<Tx> extends AddressRuleOptions {
   readonly store: DeliveryStore<Tx>;
   /** The time of messages that callers hand in. */
   readonly now: () => Date;
 }
 
-export function createDispatcher<Tx>({ store, now, allowInsecure }: DispatcherOptions<Tx>): Dispatcher<Tx> {
+export function createDispatcher<Tx>(options: DispatcherOptions<Tx>): Dispatcher<Tx> {
+  const { store, now } = options;
+  const addressRules = readAddressRules(options);
   const occurredAt = (): string => now().toISOString();
   return {
     async dispatch({ event_type, event_id, data, fencing_token }, options = {}) {
@@ -72,7 +75,7 @@ export function createDispatcher<Tx>({ store, now, allowInsecure }: DispatcherOp
       if (!delivery) throw new UnknownDeliveryError(deliveryId);
       return delivery;
     },
-    addWebhook: async (input) => store.addWebhook(readWebhookInput(input, { allowInsecure })),
+    addWebhook: async (input) => store.addWebhook(readWebhookInput(input, addressRules)),
     listWebhooks: () => store.listWebhooks(),
   };
 }

@@ -1,4 +1,5 @@
 import { randomBytes } from "node:crypto";
+import { type AddressRules, checkUrl } from "../address/addressRules.ts";
 import { isMessageType } from "../message/payload.ts";
 import type { NewWebhook, OnUnknown, WebhookId } from "../store/deliveryStore.ts";
 import { InvalidWebhookError } from "./errors.ts";
@@ -14,21 +15,16 @@ export interface WebhookInput {
   readonly onUnknown?: OnUnknown;
 }
 
-export interface UrlRules {
-  /** Plain http and loopback hosts, for development only. */
-  readonly allowInsecure: boolean;
-}
-
 const MAX_URL_LENGTH = 2_048;
 const MAX_TYPES = 100;
 const MAX_SECRETS = 5;
 const MAX_DESCRIPTION = 500;
 
 /** Checks what a caller wants to add. Throws {@link InvalidWebhookError}, which says what is wrong. */
-export function readWebhookInput(input: WebhookInput, rules: UrlRules): NewWebhook {
+export function readWebhookInput(input: WebhookInput, rules: AddressRules): NewWebhook {
   const { types, onUnknown = "resend", description = "" } = input;
   const secrets = input.secrets ?? [newSecret()];
-  checkUrl(input.url, rules);
+  const url = readUrl(input.url, rules);
   if (!Array.isArray(types) || types.length === 0 || types.length > MAX_TYPES) {
     throw new InvalidWebhookError(`types must name 1 to ${MAX_TYPES} message types, or be ["*"].`);
   }
@@ -51,7 +47,7 @@ export function readWebhookInput(input: WebhookInput, rules: UrlRules): NewWebho
     throw new InvalidWebhookError(`The description is longer than ${MAX_DESCRIPTION} characters.`);
   }
   const id = `wh_${randomBytes(12).toString("hex")}` as WebhookId;
-  return { id, url: input.url, types: [...new Set(types)], secrets: [...secrets], description, onUnknown };
+  return { id, url, types: [...new Set(types)], secrets: [...secrets], description, onUnknown };
 }
 
 /** A new `whsec_…` secret of 32 random bytes. */
@@ -65,23 +61,19 @@ function isSecret(secret: unknown): boolean {
   return bytes.length >= 24 && bytes.length <= 64;
 }
 
-function checkUrl(text: unknown, { allowInsecure }: UrlRules): void {
+/** The url in its one normal form: what stands before its path is its origin. */
+function readUrl(text: unknown, rules: AddressRules): string {
   if (typeof text !== "string" || text.length > MAX_URL_LENGTH || !URL.canParse(text)) {
     throw new InvalidWebhookError(
       `${JSON.stringify(text)} is not a url of up to ${MAX_URL_LENGTH} characters.`,
     );
   }
   const url = new URL(text);
-  const schemes = allowInsecure ? ["https:", "http:"] : ["https:"];
-  if (!schemes.includes(url.protocol)) {
-    throw new InvalidWebhookError(
-      `${url.origin} must begin with ${allowInsecure ? "https:// or http://" : "https://"}.`,
-    );
-  }
-  if (url.username !== "" || url.password !== "") {
-    throw new InvalidWebhookError(
-      "The url holds a user name or a password; the signature is what authenticates.",
-    );
+  try {
+    checkUrl(url, rules);
+  } catch (error) {
+    throw new InvalidWebhookError((error as Error).message, { cause: error });
   }
   if (url.hash !== "") throw new InvalidWebhookError("The url has a fragment (#…), which is never sent.");
+  return url.href;
 }

@@ -49,7 +49,12 @@ test("a contract event becomes a row and one signed webhook with the same token"
     webhook.id,
   ]);
 
-  const engine = await startEngine({ database, config, log: createLog("warn") });
+  const engine = await startEngine({
+    database,
+    config,
+    log: createLog("warn"),
+    deliver: { allowInsecure: true },
+  });
   closing.push(engine.stop);
   await endpoint.waitFor(100, { timeoutMs: 20_000 });
   lockAssets(chain, 30);

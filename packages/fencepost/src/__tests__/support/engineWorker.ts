@@ -28,6 +28,7 @@ const engine = await startEngine({
     timeoutMs: options.timeoutMs ?? 3_000,
     leaseMs: (options.timeoutMs ?? 3_000) + 5_000,
     pollMs: 50,
+    allowInsecure: true,
   },
 });
 process.stdout.write(`${JSON.stringify({ msg: "ready" })}\n`);
