@@ -246,6 +246,20 @@ describe("many contracts", () => {
     expect(events.map((e) => e.id)).toEqual(idsOnChain(chain, contracts));
   });
 
+  test("of few events do not read on to the end in each window that a busy one cuts", async () => {
+    const contracts = many(250).sort();
+    const [rare = "", busy = ""] = [contracts[0], contracts.at(-1)];
+    const chain = startChain();
+    const crowd = Array.from({ length: 20 }, (_, n) => event(busy, { tx: 1 + n }));
+    for (let i = 0; i < 400; i++) chain.close({ events: i % 50 ? crowd : [event(rare), ...crowd] });
+    const { rpc, source } = await serve(chain, {}, { scanLimit: 40 });
+    const { events, ends } = await readToEnd(source, chain, contracts);
+    expect(events.map((e) => e.id)).toEqual(idsOnChain(chain, contracts));
+    const ofRare = asked(rpc).filter(({ filters }) => filters[0]?.contractIds.includes(rare));
+    // 10 calls to find out how far to read, then about one for each window.
+    expect(ofRare.length).toBeLessThan(10 + ends.length * 2);
+  });
+
   test("share one end also when a node falls behind between the groups", async () => {
     const contracts = many(30);
     const chain = busyChain(contracts, 12);

@@ -47,6 +47,8 @@ export function stellarRpcWith(options: StellarRpcOptions, wait: NodesOptions["w
   /** What the nodes allow, as far as they said: rows of a page, and ledgers scanned for one. */
   let rowLimit = options.pageLimit ?? 1_000;
   let span = LEDGERS_PER_CALL;
+  /** Ledgers that a window of several groups may have. */
+  let reach = LEDGERS_PER_CALL;
   let quiet = 0;
 
   function readPage(
@@ -81,7 +83,7 @@ export function stellarRpcWith(options: StellarRpcOptions, wait: NodesOptions["w
 
   /** Reads one group of contracts, up to a ledger's end. */
   async function readGroup(
-    { fromLedger, throughLedger = Number.POSITIVE_INFINITY, contractIds }: WindowRequest,
+    { fromLedger, throughLedger, contractIds }: Required<WindowRequest>,
     maxEvents: number,
     signal: AbortSignal,
     only?: string,
@@ -123,9 +125,7 @@ export function stellarRpcWith(options: StellarRpcOptions, wait: NodesOptions["w
         continue;
       }
       // Some providers answer an expired cursor with 200 and an empty page: believe the oldest ledger instead.
-      if (!page || needed < range.oldestLedger || needed > range.latestLedger + 1) {
-        return answer(() => outside(needed, range));
-      }
+      if (!page || needed < range.oldestLedger) return answer(() => outside(needed, range));
       head = { latestLedger: page.latestLedger, oldestLedger: page.oldestLedger };
       events.push(...page.events);
       completeThrough = Math.max(completeThrough, page.completeThrough);
@@ -148,17 +148,20 @@ export function stellarRpcWith(options: StellarRpcOptions, wait: NodesOptions["w
     const groups = inGroups([...contractIds].sort(), CONTRACTS_PER_CALL);
     const share = Math.ceil(WINDOW_EVENTS / groups.length);
     const events: SourceEvent[] = [];
-    let end = throughLedger;
+    // A group with few events must not read, in each window, far beyond the ledger where a busy group cuts it.
+    const furthest = groups.length > 1 ? fromLedger + reach - 1 : Number.POSITIVE_INFINITY;
+    let end = Math.min(throughLedger ?? Number.POSITIVE_INFINITY, furthest);
     let last: SourceWindow | undefined;
     for (const group of groups) {
       // Each group reads no further than the one before it: the window has one common end.
-      const request = { fromLedger, contractIds: group, ...(end !== undefined && { throughLedger: end }) };
-      last = await readGroup(request, share, signal, only);
+      last = await readGroup({ fromLedger, throughLedger: end, contractIds: group }, share, signal, only);
       if (last.kind !== "window") return last;
       end = last.throughLedger;
       events.push(...last.events);
     }
     if (last?.kind !== "window") throw new TypeError("A window needs at least one contract.");
+    if (end === furthest) reach = Math.min(reach * 2, LEDGERS_PER_CALL);
+    else if (end < last.latestLedger) reach = Math.min((end - fromLedger + 1) * 2, LEDGERS_PER_CALL);
     const common = events.filter((event) => event.ledger <= last.throughLedger);
     return { ...last, events: common.sort((a, b) => (a.id < b.id ? -1 : 1)) };
   }
