@@ -1,13 +1,34 @@
+// What a receiver decides: values in, values out. Production and an exhaustive check import the same rules.
+
 /** What the inbox holds for `(consumer, event id)`, read and claimed in one step. */
 export type InboxState = "absent" | "present";
 
-/** What follows: run the handler, or answer that the event was handled before. */
-export type ReceiptDecision = "apply" | "already";
+/** What follows: run the handler, answer that the event was handled before, or refuse the attempt. */
+export type ReceiptDecision = "apply" | "already" | "fenced";
 
 /**
- * Decides what a receiver does with a verified event. Pure, so that production and an exhaustive check run the
- * same rule: an event that is in the inbox is never applied again.
+ * Decides what a receiver does with a verified attempt of an event. An event that is in the inbox is never
+ * applied again, and an attempt that was fenced off is never applied: one signed at `fencedBefore` (if the event
+ * has a fence) or earlier. Both times are in Unix seconds, as the sender signed them.
  */
-export function decideReceipt(inbox: InboxState): ReceiptDecision {
-  return inbox === "absent" ? "apply" : "already";
+export function decideReceipt(
+  inbox: InboxState,
+  attemptTimestamp = 0,
+  fencedBefore?: number,
+): ReceiptDecision {
+  if (inbox === "present") return "already";
+  // Written so that a time that is not a number is refused.
+  return fencedBefore === undefined || attemptTimestamp > fencedBefore ? "apply" : "fenced";
+}
+
+/** What a receiver says of an event that the sender asks for. */
+export type ReceiptStatus = "received" | "in_progress" | "fenced";
+
+/**
+ * Decides the answer to a receipt query for one event. `running`: the key of the event is held by a transaction
+ * that has not ended. `fenced` may be said only after the fence is stored, while the key is held.
+ */
+export function decideQuery(found: InboxState | "running"): ReceiptStatus {
+  if (found === "present") return "received";
+  return found === "running" ? "in_progress" : "fenced";
 }

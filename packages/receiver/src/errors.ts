@@ -3,7 +3,7 @@
  * `status` is the HTTP status to answer with.
  */
 export abstract class WebhookRefusedError extends Error {
-  abstract readonly status: 400 | 401 | 408 | 413 | 500;
+  abstract readonly status: 400 | 401 | 408 | 409 | 413 | 500;
   /** The id that the request claims, where one could be read. It is not verified. */
   readonly eventId: string | undefined;
 
@@ -127,6 +127,35 @@ export class BodyAlreadyReadError extends WebhookRefusedError {
   }
 }
 
+/** The receipt query is for the inbox of another consumer. */
+export class WrongConsumerError extends WebhookRefusedError {
+  override readonly name = "WrongConsumerError";
+  override readonly status = 400;
+
+  constructor(asked: string, consumer: string, queryId: string) {
+    super(
+      `The query asks consumer ${asked.slice(0, 256)} and this is ${consumer}; leave it out, or correct the url.`,
+      queryId,
+    );
+  }
+}
+
+/**
+ * The attempt was fenced off: the sender asked for the event, was told that it is not here, and sends it again.
+ * This is the older attempt, late. Answer with {@link answerError}, so that the sender knows the reason.
+ */
+export class AttemptFencedError extends WebhookRefusedError {
+  override readonly name = "AttemptFencedError";
+  override readonly status = 409;
+
+  constructor(attemptTimestamp: number, fencedBefore: number, eventId: string) {
+    super(
+      `The attempt of ${attemptTimestamp} is fenced off: the receiver refuses those of ${fencedBefore} and earlier. A later attempt is taken.`,
+      eventId,
+    );
+  }
+}
+
 /** A secret is not `whsec_` and the base64 of 24 to 64 bytes. The message does not hold the secret. */
 export class InvalidSecretError extends Error {
   override readonly name = "InvalidSecretError";
@@ -156,25 +185,27 @@ export class InboxBusyError extends Error {
   }
 }
 
-/** More handlers are running than a memory inbox has room for. */
+/** More handlers are running, or more fences stand, than a memory inbox has room for. */
 export class InboxFullError extends Error {
   override readonly name = "InboxFullError";
   readonly eventId: string;
 
   constructor(max: number, eventId: string) {
-    super(`${max} events are being handled, which is all the memory inbox may hold. Give it a larger max.`);
+    super(
+      `${max} events are being handled or fenced off, which is all the memory inbox may hold. Give it a larger max.`,
+    );
     this.eventId = eventId;
   }
 }
 
-/** The table of the inbox does not exist. */
+/** A table of the inbox does not exist. */
 export class InboxTableMissingError extends Error {
   override readonly name = "InboxTableMissingError";
-  readonly eventId: string;
+  readonly eventId: string | undefined;
 
-  constructor(table: string, eventId: string) {
+  constructor(table: string, eventId?: string) {
     super(
-      `The table ${table} does not exist. Add inboxMigration() to your migrations, or call ensureInbox().`,
+      `The table ${table}, or one beside it, does not exist. Add inboxMigration() to your migrations, or call ensureInbox().`,
     );
     this.eventId = eventId;
   }

@@ -6,18 +6,19 @@ import type { Receiver, WebhookHandler } from "./receiver.ts";
 import type { WebhookRequest } from "./verify.ts";
 
 /**
- * A route for whatever speaks Fetch: Next.js, Hono, workers. Answers 200 (applied and already), 400 (not a
- * webhook), 401 (signature, age), 408 (slow body), 413 (large body), 500 (handler or inbox failed: sent again).
+ * A route for whatever speaks Fetch: Next.js, Hono, workers. Answers 200 (applied and already, and receipt queries),
+ * 400 (not a webhook), 401 (signature, age), 408 (slow body), 409 (fenced off), 413 (large body), 500 (handler or
+ * inbox failed: sent again).
  */
-export function fetchHandler<Tx>(
-  receiver: Receiver<Tx>,
+export function fetchHandler<Tx extends Base, Base>(
+  receiver: Receiver<Tx, Base>,
   handler: WebhookHandler<Tx>,
   options: AdapterOptions = {},
 ): (request: Request) => Promise<Response> {
   return async (request) => {
     const read = () => readFetchRequest(request, receiver.limits);
-    const { status, body } = await answerWebhook(receiver, read, handler, options);
-    return new Response(body, { status, headers: { "content-type": "application/json" } });
+    const { status, headers, body } = await answerWebhook(receiver, read, handler, options);
+    return new Response(body, { status, headers });
   };
 }
 

@@ -1,7 +1,14 @@
-export type { AdapterOptions } from "./answer.ts";
+export { type AdapterOptions, type Answer, answerError } from "./answer.ts";
 export type { BodyLimits } from "./body.ts";
-export { decideReceipt, type InboxState, type ReceiptDecision } from "./decide.ts";
 export {
+  decideQuery,
+  decideReceipt,
+  type InboxState,
+  type ReceiptDecision,
+  type ReceiptStatus,
+} from "./decide.ts";
+export {
+  AttemptFencedError,
   BodyAlreadyReadError,
   BodyTimeoutError,
   BodyTooLargeError,
@@ -20,21 +27,17 @@ export {
   NotInTransactionError,
   StaleTimestampError,
   WebhookRefusedError,
+  WrongConsumerError,
 } from "./errors.ts";
 export { fetchHandler, readFetchRequest } from "./fetchAdapter.ts";
 export type { WebhookHeaders } from "./headers.ts";
-export type { Inbox, InboxEntry } from "./inbox.ts";
+export type { FoundEntry, Inbox, InboxAnswer, InboxEntry, InboxQuery } from "./inbox.ts";
 export { type MemoryTransaction, memoryInbox } from "./memoryInbox.ts";
 export type { WebhookMessage, WebhookSource } from "./message.ts";
 export { type NodeRequest, nodeHandler, readNodeRequest } from "./nodeAdapter.ts";
-export {
-  ensureInbox,
-  inboxMigration,
-  postgresInbox,
-  type SqlClient,
-  type SqlPool,
-  type SqlPoolClient,
-} from "./postgresInbox.ts";
+export { postgresInbox } from "./postgresInbox.ts";
+export { ensureInbox, inboxMigration } from "./postgresTables.ts";
+export { type AskedEvent, isReceiptQuery, type ReceiptAnswer, type ReceiptQuery } from "./receiptQuery.ts";
 export {
   createReceiver,
   type Receipt,
@@ -42,4 +45,5 @@ export {
   type ReceiverOptions,
   type WebhookHandler,
 } from "./receiver.ts";
+export type { SqlClient, SqlPool, SqlPoolClient } from "./sqlClient.ts";
 export { verifyWebhook, type WebhookRequest } from "./verify.ts";

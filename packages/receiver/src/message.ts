@@ -1,5 +1,6 @@
 import { type EventId, type FencingToken, isToken } from "@fencepost/token";
 import { EventIdMismatchError, MalformedBodyError } from "./errors.ts";
+import { parseReceiptQuery, RECEIPT_QUERY, type ReceiptQuery } from "./receiptQuery.ts";
 
 /** A verified webhook. */
 export interface WebhookMessage {
@@ -39,9 +40,19 @@ export interface WebhookEnvelope {
 }
 
 /** Reads a body whose signature was verified. Throws {@link MalformedBodyError}, {@link EventIdMismatchError}. */
-export function parseMessage(envelope: WebhookEnvelope, raw: Uint8Array): WebhookMessage {
+export function parseBody(envelope: WebhookEnvelope, raw: Uint8Array): WebhookMessage | ReceiptQuery {
+  const body = parseObject(raw, envelope.eventId);
+  return body["type"] === RECEIPT_QUERY
+    ? parseReceiptQuery(envelope, body)
+    : parseMessage(envelope, raw, body);
+}
+
+function parseMessage(
+  envelope: WebhookEnvelope,
+  raw: Uint8Array,
+  body: Record<string, unknown>,
+): WebhookMessage {
   const { eventId } = envelope;
-  const body = parseObject(raw, eventId);
   const { event_id, type, timestamp, fencing_token, source, data } = body;
   if (event_id !== undefined && event_id !== eventId)
     throw new EventIdMismatchError(String(event_id), eventId);

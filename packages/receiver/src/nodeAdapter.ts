@@ -13,16 +13,16 @@ export type NodeRequest = IncomingMessage & { readonly body?: unknown };
  * A route for node:http and for Express: `app.post("/webhooks", nodeHandler(receiver, handler))`. It reads the body
  * itself; mount it before `express.json()`, or behind `express.raw({ type: "*\/*" })`. Answers as `fetchHandler` does.
  */
-export function nodeHandler<Tx>(
-  receiver: Receiver<Tx>,
+export function nodeHandler<Tx extends Base, Base>(
+  receiver: Receiver<Tx, Base>,
   handler: WebhookHandler<Tx>,
   options: AdapterOptions = {},
 ): (request: NodeRequest, response: ServerResponse) => Promise<void> {
   return async (request, response) => {
     const read = () => readNodeRequest(request, receiver.limits);
-    const { status, body } = await answerWebhook(receiver, read, handler, options);
+    const { status, headers, body } = await answerWebhook(receiver, read, handler, options);
     response.writeHead(status, {
-      "content-type": "application/json",
+      ...headers,
       "content-length": new TextEncoder().encode(body).length,
       // The rest of a body that was given up is not read for the sake of the connection.
       ...(!request.complete && { connection: "close" }),

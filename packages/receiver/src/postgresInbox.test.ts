@@ -1,19 +1,23 @@
+import type { EventId } from "@fencepost/token";
 import pg from "pg";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { inboxConformance } from "./__tests__/inboxConformance.ts";
 import { withoutCommitAnswers } from "./__tests__/lostCommit.ts";
 import { type PostgresFixture, postgresFixture } from "./__tests__/postgresFixture.ts";
-import { NOW, SECRET, signedRequest } from "./__tests__/signedRequest.ts";
+import { ATTEMPT_TIME, NOW, SECRET, signedRequest } from "./__tests__/signedRequest.ts";
 import { thrown } from "./__tests__/thrown.ts";
 import {
+  AttemptFencedError,
   CommitBecameRollbackError,
   createReceiver,
   ensureInbox,
+  type Inbox,
   InboxTableMissingError,
   InvalidOptionError,
   inboxMigration,
   NotInTransactionError,
   postgresInbox,
+  type SqlClient,
   type WebhookMessage,
 } from "./index.ts";
 
@@ -56,6 +60,25 @@ async function newReceiver(options: { pool?: pg.Pool } = {}) {
   };
 }
 
+/** The pool, with `action` carried out before statement number `at` of all that its clients are given. */
+function interrupted(at: number, action: () => Promise<void>) {
+  let statements = 0;
+  const connect = async () => {
+    const client = await pool.connect();
+    return new Proxy(client, {
+      get: (target, key) => {
+        const value = Reflect.get(target, key);
+        if (key !== "query") return typeof value === "function" ? value.bind(target) : value;
+        return async (...statement: [string]) => {
+          if (statements++ === at) await action();
+          return target.query(...statement);
+        };
+      },
+    });
+  };
+  return { pool: { connect }, count: () => statements };
+}
+
 /** Runs `work` between BEGIN and `end`, on a client of the test's own. */
 async function inOwnTransaction(work: (client: pg.PoolClient) => Promise<void>, end: "COMMIT" | "ROLLBACK") {
   const client = await pool.connect();
@@ -88,7 +111,10 @@ describe("a PostgreSQL inbox", () => {
         event_id: "evt_1",
         fencing_token: message.fencingToken,
         type: "pool.assets_locked",
+        attempted_at: NOW,
         received_at: expect.any(Date),
+        fenced_before: null,
+        fenced_until: null,
         past: true,
       },
     ]);
@@ -199,6 +225,124 @@ describe("a handler that fails", () => {
       expect(error).toMatchObject({ eventId: "evt_1", message: expect.stringContaining("handler ended") });
     },
   );
+});
+
+describe("a fence", () => {
+  const query = (eventId: string, before = ATTEMPT_TIME) => ({
+    type: "webhook.receipt_query" as const,
+    queryId: "query_1",
+    events: [{ eventId: eventId as EventId, before }],
+  });
+
+  test("is seen by a transaction of any isolation whose snapshot is older: it is refused, or must be retried", async () => {
+    for (const [isolation, refusal] of [
+      ["READ COMMITTED", { name: "AttemptFencedError" }],
+      ["REPEATABLE READ", { code: "40001" }],
+      ["SERIALIZABLE", { code: "40001" }],
+    ] as const) {
+      const { receiver, apply, effects } = await newReceiver();
+      await inOwnTransaction(async (client) => {
+        await client.query(`SET TRANSACTION ISOLATION LEVEL ${isolation}`);
+        await client.query("SELECT count(*) FROM effects"); // takes the snapshot
+        expect((await receiver.answerQuery(query("evt_1"))).events[0]?.status).toBe("fenced");
+        expect(await thrown(() => receiver.once(client, signedRequest({}), apply))).toMatchObject(refusal);
+      }, "COMMIT");
+      expect(await effects()).toBe(0);
+      expect(await thrown(() => receiver.handle(signedRequest({}), apply))).toBeInstanceOf(
+        AttemptFencedError,
+      );
+    }
+  });
+
+  test("and an attempt never miss each other, whichever statements of one fall between those of the other", async () => {
+    const seen = new Set<string>();
+    for (const inner of ["attempt", "query"] as const) {
+      for (let at = 0, statements = 1; at < statements; at++) {
+        const { table, inbox } = await newInbox({ waitMs: 100 });
+        const happened: Record<"attempt" | "query", string> = { attempt: "", query: "" };
+        const run = async (what: "attempt" | "query", over: Inbox<pg.PoolClient, SqlClient>) => {
+          const receiver = createReceiver({ secrets: SECRET, inbox: over, now: () => NOW });
+          happened[what] =
+            what === "query"
+              ? (await receiver.answerQuery(query("evt_1"))).events[0]!.status
+              : await receiver
+                  .handle(signedRequest({}), () => {})
+                  .then(
+                    ({ outcome }) => outcome,
+                    ({ name }) => name,
+                  );
+        };
+        const { pool: stepped, count } = interrupted(at, () => run(inner, inbox));
+        const outer = inner === "query" ? "attempt" : "query";
+        await run(outer, postgresInbox({ pool: stepped, table }));
+        statements = count();
+        seen.add(`${happened.query}, and the attempt: ${happened.attempt}`);
+      }
+    }
+    expect([...seen].sort()).toEqual([
+      "fenced, and the attempt: AttemptFencedError",
+      "fenced, and the attempt: InboxBusyError",
+      "in_progress, and the attempt: applied",
+      "received, and the attempt: applied",
+    ]);
+  });
+
+  test("is not made while a transaction of any isolation handles the event", async () => {
+    for (const isolation of ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"]) {
+      const { receiver, apply, effects } = await newReceiver();
+      await inOwnTransaction(async (client) => {
+        await client.query(`SET TRANSACTION ISOLATION LEVEL ${isolation}`);
+        await receiver.once(client, signedRequest({}), apply);
+        expect((await receiver.answerQuery(query("evt_1"))).events[0]?.status).toBe("in_progress");
+      }, "COMMIT");
+      expect((await receiver.answerQuery(query("evt_1"))).events[0]?.status).toBe("received");
+      expect(await effects()).toBe(1);
+    }
+  });
+
+  test("is made when the connection of the handler is lost, and its late copy is refused", async () => {
+    const { receiver, apply, effects } = await newReceiver();
+    const attempt = receiver.handle(signedRequest({}), async (message, tx) => {
+      await apply(message, tx);
+      expect((await receiver.answerQuery(query("evt_1"))).events[0]?.status).toBe("in_progress");
+      const { rows } = await tx.query<{ pid: number }>("SELECT pg_backend_pid() AS pid");
+      const lost = new Promise<void>((resolve) => tx.once("end", resolve));
+      await pool.query("SELECT pg_terminate_backend($1)", [rows[0]?.pid]);
+      await lost;
+    });
+    await thrown(() => attempt);
+    expect((await receiver.answerQuery(query("evt_1"))).events[0]?.status).toBe("fenced");
+    expect(await thrown(() => receiver.handle(signedRequest({}), apply))).toBeInstanceOf(AttemptFencedError);
+    expect(await effects()).toBe(0);
+  });
+
+  test("holds whatever name of the table each side uses", async () => {
+    const { table, inbox } = await newInbox();
+    const named = postgresInbox({ pool, table: `public.${table}` });
+    const asking = createReceiver({ secrets: SECRET, inbox: named, now: () => NOW });
+    const receiver = createReceiver({ secrets: SECRET, inbox, now: () => NOW });
+    await receiver.handle(signedRequest({}), async () => {
+      expect((await asking.answerQuery(query("evt_1"))).events[0]?.status).toBe("in_progress");
+    });
+  });
+
+  test("does not stay in the table when its time is over", async () => {
+    const { table, inbox } = await newInbox();
+    const at = (seconds: number) =>
+      createReceiver({ secrets: SECRET, inbox, now: () => new Date(NOW.getTime() + seconds * 1_000) });
+    await at(0).answerQuery(query("evt_1"));
+    await at(0).answerQuery(query("evt_2"));
+    await at(0).handle(signedRequest({ id: "evt_2", timestamp: ATTEMPT_TIME + 1 }), () => {});
+    await at(3_901).answerQuery(query("evt_3"));
+    const { rows } = await pool.query(`SELECT event_id FROM ${table} ORDER BY event_id`);
+    expect(rows).toEqual([{ event_id: "evt_2" }, { event_id: "evt_3" }]);
+  });
+
+  test("needs the tables, and says so", async () => {
+    const inbox = postgresInbox({ pool, table: "not_there" });
+    const receiver = createReceiver({ secrets: SECRET, inbox, now: () => NOW });
+    expect(await thrown(() => receiver.answerQuery(query("evt_1")))).toBeInstanceOf(InboxTableMissingError);
+  });
 });
 
 describe("a connection that is lost", () => {
@@ -363,7 +507,7 @@ describe("the inbox table", () => {
     expect((await receiver.handle(signedRequest({}), () => {})).outcome).toBe("applied");
   });
 
-  test.each(["", "a b", 'a"; DROP TABLE effects; --', "a.b.c", "1a", ".a", "a".repeat(64)])(
+  test.each(["", "a b", 'a"; DROP TABLE effects; --', "a.b.c", "1a", ".a", "a".repeat(51)])(
     "may not be named %j",
     (table) => {
       expect(() => inboxMigration(table)).toThrow(InvalidOptionError);

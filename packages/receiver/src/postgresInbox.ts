@@ -1,50 +1,30 @@
-import type { InboxState } from "./decide.ts";
+import type { EventId } from "@fencepost/token";
+import { decideQuery, type ReceiptStatus } from "./decide.ts";
 import {
   CommitBecameRollbackError,
   InboxBusyError,
   InboxTableMissingError,
-  InvalidOptionError,
   NotInTransactionError,
 } from "./errors.ts";
-import type { Inbox, InboxEntry } from "./inbox.ts";
+import { type FoundEntry, fencedUntil, type Inbox, type InboxEntry, type InboxQuery } from "./inbox.ts";
 import { positiveInteger } from "./options.ts";
+import { type InboxTables, inboxTables } from "./postgresTables.ts";
+import type { AskedEvent } from "./receiptQuery.ts";
+import { inTransaction, type SqlClient, type SqlPool, type SqlPoolClient, sqlState } from "./sqlClient.ts";
 
-/** What this package needs of a PostgreSQL client; `Client` and `PoolClient` of `pg` have it. */
-export interface SqlClient {
-  query(
-    text: string,
-    values?: unknown[],
-  ): Promise<{
-    readonly rows: readonly unknown[];
-    readonly rowCount: number | null;
-    readonly command?: string;
-  }>;
-}
-
-/** A client lent by a pool; the `PoolClient` of `pg` is one. */
-export interface SqlPoolClient extends SqlClient {
-  release(destroy?: boolean): void;
-  on(event: "error", listener: (error: Error) => void): unknown;
-  removeListener(event: "error", listener: (error: Error) => void): unknown;
-}
-
-/** What this package needs of a pool; the `Pool` of `pg` has it. The second form of `connect` is never called. */
-export interface SqlPool<Client extends SqlPoolClient> {
-  readonly connect: { (): Promise<Client>; (callback: never): unknown };
-}
-
-const DEFAULT_TABLE = "fencepost_inbox";
-// Any number, the same in all processes.
-const ENSURE_LOCK = 5_720_116_341;
+/** Events of a query whose keys are held in one transaction: each key is a slot in the server's table of locks. */
+const ASKED_AT_ONCE = 100;
 
 /**
  * An inbox in the customer's PostgreSQL: the inbox row and the handler's effects are one transaction, so the
- * effects happen once for each event, whatever crashes when. `pool` is a `Pool` of `pg`.
+ * effects happen once for each event, whatever crashes when. `pool` is a `Pool` of `pg`; `once` takes any client
+ * that is in a transaction, and `fromDrizzle` and `fromPrisma` make one.
  *
- * The table (`fencepost_inbox` unless given, or `schema.table`) is made by {@link inboxMigration} or
- * {@link ensureInbox}. In transactions that this inbox opens, waiting for a lock ends after `waitMs` (10 000
- * unless given); keep it below the sender's time-out, so that a duplicate of a slow handler is told to come again.
- * In a transaction of your own, your own `lock_timeout` counts.
+ * The tables (`fencepost_inbox` and those that begin so, unless another `table` or `schema.table` is given) are made
+ * by `inboxMigration` or `ensureInbox`. In transactions that this inbox opens, waiting for a lock ends after `waitMs`
+ * (10 000 unless given); keep it below the sender's time-out, so that a duplicate of a slow handler is told to come
+ * again. In a transaction of your own, your own `lock_timeout` counts. Where that is REPEATABLE READ or SERIALIZABLE,
+ * an event or a fence that came after its snapshot is the serialization failure 40001.
  *
  * Throws, from `handle` and `once`: CommitBecameRollbackError, NotInTransactionError, InboxTableMissingError,
  * InboxBusyError, and the errors of `pg`. After any of them nothing of the event is written.
@@ -53,87 +33,179 @@ export function postgresInbox<Client extends SqlPoolClient>(options: {
   readonly pool: SqlPool<Client>;
   readonly table?: string;
   readonly waitMs?: number;
-}): Inbox<Client> {
+}): Inbox<Client, SqlClient> {
   const { pool } = options;
-  const table = quoteTable(options.table ?? DEFAULT_TABLE);
+  const tables = inboxTables(options.table);
   const waitMs = positiveInteger("waitMs", options.waitMs ?? 10_000);
+
+  function transaction<R>(work: (client: Client) => Promise<R>, isolation = ""): Promise<R> {
+    const rolledBack = () => new CommitBecameRollbackError();
+    return inTransaction(pool, `BEGIN ${isolation}; SET LOCAL lock_timeout = ${waitMs}`, work, rolledBack);
+  }
+
+  // Each of its statements must see what was committed before, whatever the default of the database is.
+  async function ownTransaction<R>(work: (client: Client) => Promise<R>): Promise<R> {
+    try {
+      return await transaction(work, "ISOLATION LEVEL READ COMMITTED");
+    } catch (error) {
+      throw sqlState(error) === "42P01" ? new InboxTableMissingError(tables.inbox) : error;
+    }
+  }
 
   return {
     transactional: true,
 
-    async transaction(work) {
-      const client = await pool.connect();
-      // Without a listener a connection that breaks between two queries ends the process; with one, the next
-      // query fails.
-      client.on("error", ignore);
-      let broken = false;
-      try {
-        await client.query(`BEGIN; SET LOCAL lock_timeout = ${waitMs}`);
-        const result = await work(client);
-        const { command } = await client.query("COMMIT");
-        if (command !== "COMMIT") throw new CommitBecameRollbackError();
-        return result;
-      } catch (error) {
-        await client.query("ROLLBACK").catch(() => {
-          broken = true;
-        });
-        throw error;
-      } finally {
-        client.removeListener("error", ignore);
-        client.release(broken);
-      }
-    },
+    transaction: (work) => transaction(work),
 
     async record(tx, entry, work) {
       await beginSavepoint(tx, entry);
       try {
-        const found = await insert(tx, table, entry);
+        const found = await insert(tx, tables, entry);
         const result = await work(found);
         await releaseSavepoint(tx, entry);
         return result;
       } catch (error) {
-        // It fails only where the transaction is over; then there is nothing left to undo.
-        await tx
-          .query("ROLLBACK TO SAVEPOINT fencepost_inbox; RELEASE SAVEPOINT fencepost_inbox")
-          .catch(ignore);
+        // They fail only where the transaction is over; then there is nothing left to undo.
+        await tx.query("ROLLBACK TO SAVEPOINT fencepost_inbox").catch(ignore);
+        await tx.query("RELEASE SAVEPOINT fencepost_inbox").catch(ignore);
         throw error;
       }
+    },
+
+    async ask(query) {
+      const statuses = new Map<EventId, ReceiptStatus>();
+      let retainedSince: Date | null = null;
+      for (let from = 0; from < query.events.length; from += ASKED_AT_ONCE) {
+        const events = query.events.slice(from, from + ASKED_AT_ONCE);
+        retainedSince = await ownTransaction(async (client) => {
+          for (const [id, status] of await fenceOff(client, tables, { ...query, events })) {
+            statuses.set(id, status);
+          }
+          await removeOldFences(client, tables, query.now);
+          return readRetainedSince(client, tables, query.consumer); // after the rows: it may have grown
+        });
+      }
+      return { statuses, retainedSince };
     },
   };
 }
 
-/** The statement that creates the inbox table; goes into the customer's own migrations. Harmless when repeated. */
-export function inboxMigration(table: string = DEFAULT_TABLE): string {
-  return `CREATE TABLE IF NOT EXISTS ${quoteTable(table)} (
-  consumer      text        NOT NULL,
-  event_id      text        NOT NULL,
-  fencing_token text        COLLATE "C",
-  type          text        NOT NULL,
-  received_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
-  PRIMARY KEY (consumer, event_id)
-)`;
+/**
+ * The lock that a transaction holds from the moment it records an event until it ends, or undoes it. By the number
+ * of the table, as a table may have several names. Two events with one hash wait for each other, nothing more.
+ */
+function lockKey({ inbox }: InboxTables, consumer: string, eventId: string): string {
+  return `hashtextextended(${consumer} || ' ' || ${eventId}, '${inbox}'::regclass::oid::bigint)`;
 }
 
-/** Creates the inbox table if it is not there; several processes may do so at once. */
-export async function ensureInbox(client: SqlClient, table: string = DEFAULT_TABLE): Promise<void> {
-  // Two statements in one query are one transaction. CREATE TABLE IF NOT EXISTS alone fails when it races.
-  await client.query(`SELECT pg_advisory_xact_lock(${ENSURE_LOCK}); ${inboxMigration(table)}`);
-}
-
-async function insert(tx: SqlClient, table: string, entry: InboxEntry): Promise<InboxState> {
-  const { consumer, eventId, fencingToken = null, type } = entry;
+/**
+ * Records an event, whether it is new or only has a fence. Events and fences are rows under one unique key: so a
+ * transaction whose snapshot is older than the other row fails, where a look at a second table would miss it.
+ */
+async function insert(tx: SqlClient, tables: InboxTables, entry: InboxEntry): Promise<FoundEntry> {
+  const { consumer, eventId, type, fencingToken = null, attemptTimestamp } = entry;
   try {
-    const { rowCount } = await tx.query(
-      `INSERT INTO ${table} (consumer, event_id, fencing_token, type) VALUES ($1, $2, $3, $4) ON CONFLICT (consumer, event_id) DO NOTHING`,
-      [consumer, eventId, fencingToken, type],
+    const { rows } = await tx.query(
+      `INSERT INTO ${tables.inbox} AS inbox (consumer, event_id, type, fencing_token, attempted_at, received_at)
+       SELECT $1::text, $2::text, $3::text, $4::text, to_timestamp($5::text::bigint), clock_timestamp()
+       FROM pg_advisory_xact_lock(${lockKey(tables, "$1::text", "$2::text")})
+       ON CONFLICT (consumer, event_id) DO UPDATE
+       SET type = excluded.type, fencing_token = excluded.fencing_token,
+           attempted_at = excluded.attempted_at, received_at = excluded.received_at
+       WHERE inbox.received_at IS NULL
+       RETURNING fenced_before::text`,
+      [consumer, eventId, type, fencingToken, String(attemptTimestamp)],
     );
-    return rowCount === 1 ? "absent" : "present";
+    const [row] = rows as { fenced_before: string | null }[];
+    if (row === undefined) return { state: "present" };
+    return {
+      state: "absent",
+      ...(row.fenced_before !== null && { fencedBefore: Number(row.fenced_before) }),
+    };
   } catch (error) {
     const state = sqlState(error);
-    if (state === "42P01") throw new InboxTableMissingError(table, eventId);
+    if (state === "42P01") throw new InboxTableMissingError(tables.inbox, eventId);
     if (state === "55P03") throw new InboxBusyError(eventId);
     throw error;
   }
+}
+
+/** What is to be said of each event, with the fences stored in `tx`. */
+async function fenceOff(
+  tx: SqlClient,
+  tables: InboxTables,
+  query: InboxQuery,
+): Promise<Map<EventId, ReceiptStatus>> {
+  const { consumer, events } = query;
+  const ids = events.map(({ eventId }) => eventId);
+  const held = await eventIds(
+    tx,
+    `SELECT event_id FROM unnest($2::text[]) AS asked (event_id)
+     WHERE pg_try_advisory_xact_lock(${lockKey(tables, "$1::text", "event_id")})`,
+    [consumer, ids],
+  );
+  // In a statement of its own: what was committed before the keys were taken is seen.
+  const received = await eventIds(
+    tx,
+    `SELECT event_id FROM ${tables.inbox} WHERE consumer = $1 AND event_id = ANY ($2::text[]) AND received_at IS NOT NULL`,
+    [consumer, ids],
+  );
+  const statuses = new Map(
+    ids.map((id) => [id, decideQuery(received.has(id) ? "present" : held.has(id) ? "absent" : "running")]),
+  );
+  const fenced = events.filter(({ eventId }) => statuses.get(eventId) === "fenced");
+  await storeFences(tx, tables, fenced, query);
+  return statuses;
+}
+
+async function storeFences(
+  tx: SqlClient,
+  { inbox }: InboxTables,
+  events: readonly AskedEvent[],
+  query: InboxQuery,
+): Promise<void> {
+  await tx.query(
+    `INSERT INTO ${inbox} AS inbox (consumer, event_id, fenced_before, fenced_until)
+     SELECT $1, event_id, before, to_timestamp(until)
+     FROM unnest($2::text[], $3::bigint[], $4::bigint[]) AS asked (event_id, before, until)
+     ON CONFLICT (consumer, event_id) DO UPDATE
+     SET fenced_before = greatest(inbox.fenced_before, excluded.fenced_before),
+         fenced_until = greatest(inbox.fenced_until, excluded.fenced_until)`,
+    [
+      query.consumer,
+      events.map(({ eventId }) => eventId),
+      events.map(({ before }) => before),
+      events.map(({ before }) => fencedUntil(before, query)),
+    ],
+  );
+}
+
+/** Removes fences whose time is over, twice as many as a query can make, so that they never pile up. */
+async function removeOldFences(tx: SqlClient, { inbox }: InboxTables, now: Date): Promise<void> {
+  await tx.query(
+    `DELETE FROM ${inbox} WHERE ctid = ANY (ARRAY(
+       SELECT ctid FROM ${inbox} WHERE received_at IS NULL AND fenced_until < $1::timestamptz
+       LIMIT ${2 * ASKED_AT_ONCE} FOR UPDATE SKIP LOCKED))`,
+    [now.toISOString()],
+  );
+}
+
+async function readRetainedSince(
+  tx: SqlClient,
+  { retained }: InboxTables,
+  consumer: string,
+): Promise<Date | null> {
+  const { rows } = await tx.query(
+    `SELECT extract(epoch FROM retained_since)::text AS seconds FROM ${retained} WHERE consumer = $1`,
+    [consumer],
+  );
+  const [row] = rows as { seconds: string }[];
+  return row === undefined ? null : new Date(Number(row.seconds) * 1_000);
+}
+
+async function eventIds(tx: SqlClient, text: string, values: unknown[]): Promise<Set<EventId>> {
+  const { rows } = await tx.query(text, values);
+  return new Set((rows as { event_id: EventId }[]).map(({ event_id }) => event_id));
 }
 
 // The savepoint undoes the row when the handler fails and the caller goes on. Its release proves that the
@@ -160,20 +232,6 @@ async function releaseSavepoint(tx: SqlClient, { eventId }: InboxEntry): Promise
     }
     throw error;
   }
-}
-
-function quoteTable(table: string): string {
-  if (!/^(?:[A-Za-z_][A-Za-z0-9_]{0,62}\.)?[A-Za-z_][A-Za-z0-9_]{0,62}$/.test(table)) {
-    throw new InvalidOptionError("table", "a table or schema.table of letters, digits and _", table);
-  }
-  return table
-    .split(".")
-    .map((part) => `"${part}"`)
-    .join(".");
-}
-
-function sqlState(error: unknown): unknown {
-  return typeof error === "object" && error !== null && "code" in error ? error.code : undefined;
 }
 
 function ignore(): void {}

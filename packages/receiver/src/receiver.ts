@@ -1,11 +1,12 @@
 import { type BodyLimits, DEFAULT_LIMITS } from "./body.ts";
 import { decideReceipt } from "./decide.ts";
-import { InvalidOptionError } from "./errors.ts";
+import { AttemptFencedError, InvalidOptionError, WrongConsumerError } from "./errors.ts";
 import type { Inbox } from "./inbox.ts";
 import type { WebhookMessage } from "./message.ts";
 import { positiveInteger } from "./options.ts";
+import type { ReceiptAnswer, ReceiptQuery } from "./receiptQuery.ts";
 import { decodeSecrets } from "./secret.ts";
-import { DEFAULT_TOLERANCE_SECONDS, verifyWithKeys, type WebhookRequest } from "./verify.ts";
+import { DEFAULT_TOLERANCE_SECONDS, eventOnly, verifyWithKeys, type WebhookRequest } from "./verify.ts";
 
 /** Handles one event. Effects written with `tx` happen once; what it does elsewhere may happen again. */
 export type WebhookHandler<Tx> = (message: WebhookMessage, tx: Tx) => unknown;
@@ -17,11 +18,20 @@ export interface Receipt {
   readonly message: WebhookMessage;
 }
 
-/** Verifies webhooks and has each event handled once. */
-export interface Receiver<Tx> {
+/**
+ * Verifies webhooks, has each event handled once, and answers the sender who asks which events are here. `Tx` is
+ * what a handler writes with; `once` takes any `Base` that is in a transaction.
+ */
+export interface Receiver<Tx extends Base, Base = Tx> {
   readonly limits: BodyLimits;
 
-  /** Verifies a request. Throws a WebhookRefusedError, as `verifyWebhook` does, and BodyTooLargeError. */
+  /**
+   * Verifies a request, which is an event or a receipt query: `isReceiptQuery` tells. Throws a
+   * WebhookRefusedError, as `verifyWebhook` does, and BodyTooLargeError.
+   */
+  open(request: WebhookRequest): WebhookMessage | ReceiptQuery;
+
+  /** {@link Receiver.open} for an event. Throws MalformedBodyError for a query. */
   verify(request: WebhookRequest): WebhookMessage;
 
   /**
@@ -29,20 +39,31 @@ export interface Receiver<Tx> {
    * runs the handler. Never begins, commits or rolls back: the caller does, and the effects and the inbox row
    * become one. A duplicate waits for a transaction that is handling the event to end.
    *
-   * Throws what `verify` throws for a request, what the handler throws, and what the inbox throws; the event is
-   * then not recorded. Answer with 2xx only after your COMMIT.
+   * Throws what `verify` throws for a request, AttemptFencedError, what the handler throws, and what the inbox
+   * throws; the event is then not recorded. Answer with 2xx only after your COMMIT, and with `answerError`.
    */
-  once(tx: Tx, received: WebhookRequest | WebhookMessage, handler: WebhookHandler<Tx>): Promise<Receipt>;
+  once<T extends Base>(
+    tx: T,
+    received: WebhookRequest | WebhookMessage,
+    handler: WebhookHandler<T>,
+  ): Promise<Receipt>;
 
   /** {@link Receiver.once} in a transaction that the inbox opens and commits. */
   handle(received: WebhookRequest | WebhookMessage, handler: WebhookHandler<Tx>): Promise<Receipt>;
+
+  /**
+   * Answers a receipt query: `received` for what the inbox has, `in_progress` while a handler may be running, and
+   * otherwise `fenced`: from then on `once` refuses the attempts of that event up to `before`. Answer with 200 and
+   * the JSON of it. Throws WrongConsumerError, and what the inbox throws; fences may then stand, which is harmless.
+   */
+  answerQuery(query: ReceiptQuery): Promise<ReceiptAnswer>;
 }
 
 /** The options of {@link createReceiver}. */
-export interface ReceiverOptions<Tx> extends Partial<BodyLimits> {
+export interface ReceiverOptions<Tx extends Base, Base = Tx> extends Partial<BodyLimits> {
   /** The secret of the webhook, or all that are live while it is rotated. */
   readonly secrets: string | readonly string[];
-  readonly inbox: Inbox<Tx>;
+  readonly inbox: Inbox<Tx, Base>;
   /** Whose inbox this is: two webhooks with effects of their own may share one table. `default` unless given. */
   readonly consumer?: string;
   /** Seconds that an attempt may be old, or ahead of the clock. 300 unless given. */
@@ -55,7 +76,9 @@ export interface ReceiverOptions<Tx> extends Partial<BodyLimits> {
  * Makes a receiver. `maxBodyBytes` is 1 MiB and `bodyTimeoutMs` 10 000 unless given.
  * Throws InvalidSecretError, InvalidOptionError.
  */
-export function createReceiver<Tx>(options: ReceiverOptions<Tx>): Receiver<Tx> {
+export function createReceiver<Tx extends Base, Base = Tx>(
+  options: ReceiverOptions<Tx, Base>,
+): Receiver<Tx, Base> {
   const { inbox, consumer = "default", now = () => new Date() } = options;
   const keys = decodeSecrets(options.secrets);
   const toleranceSeconds = positiveInteger(
@@ -70,21 +93,32 @@ export function createReceiver<Tx>(options: ReceiverOptions<Tx>): Receiver<Tx> {
     throw new InvalidOptionError("consumer", "a name of 1 to 256 characters", consumer);
   }
 
-  function verify(request: WebhookRequest): WebhookMessage {
+  function open(request: WebhookRequest): WebhookMessage | ReceiptQuery {
     const { maxBodyBytes } = limits;
     return verifyWithKeys(request, { keys, now: now(), toleranceSeconds, maxBodyBytes });
   }
 
-  async function once(
-    tx: Tx,
+  function verify(request: WebhookRequest): WebhookMessage {
+    return eventOnly(open(request));
+  }
+
+  async function once<T extends Base>(
+    tx: T,
     received: WebhookRequest | WebhookMessage,
-    handler: WebhookHandler<Tx>,
+    handler: WebhookHandler<T>,
   ): Promise<Receipt> {
     const message = asMessage(received);
-    return inbox.record(tx, { ...message, consumer }, async (found) => {
-      if (decideReceipt(found) === "already") return { outcome: "already", message };
-      await handler(message, tx);
-      return { outcome: "applied", message };
+    const { eventId, attemptTimestamp } = message;
+    return inbox.record(tx, { ...message, consumer }, async ({ state, fencedBefore }) => {
+      switch (decideReceipt(state, attemptTimestamp, fencedBefore)) {
+        case "already":
+          return { outcome: "already", message };
+        case "fenced":
+          throw new AttemptFencedError(attemptTimestamp, Number(fencedBefore), eventId);
+        case "apply":
+          await handler(message, tx);
+          return { outcome: "applied", message };
+      }
     });
   }
 
@@ -94,11 +128,29 @@ export function createReceiver<Tx>(options: ReceiverOptions<Tx>): Receiver<Tx> {
 
   return {
     limits,
+    open,
     verify,
     once,
+
     async handle(received, handler) {
       const message = asMessage(received); // before a transaction is opened for it
       return inbox.transaction((tx) => once(tx, message, handler));
+    },
+
+    async answerQuery(query) {
+      const { events, queryId } = query;
+      if (query.consumer !== undefined && query.consumer !== consumer) {
+        throw new WrongConsumerError(query.consumer, consumer, queryId);
+      }
+      const { statuses, retainedSince } = await inbox.ask({ consumer, events, now: now(), toleranceSeconds });
+      return {
+        consumer,
+        retained_since: retainedSince?.toISOString() ?? null,
+        events: events.map(({ eventId }) => ({
+          event_id: eventId,
+          status: statuses.get(eventId) ?? "in_progress",
+        })),
+      };
     },
   };
 }

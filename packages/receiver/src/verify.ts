@@ -5,12 +5,14 @@ import {
   BodyAlreadyReadError,
   BodyTooLargeError,
   InvalidSignatureError,
+  MalformedBodyError,
   MalformedHeaderError,
   MissingHeaderError,
   StaleTimestampError,
 } from "./errors.ts";
 import { claimedEventId, EVENT_ID, headerValues, oneHeader, type WebhookHeaders } from "./headers.ts";
-import { parseMessage, type WebhookEnvelope, type WebhookMessage } from "./message.ts";
+import { parseBody, type WebhookEnvelope, type WebhookMessage } from "./message.ts";
+import { isReceiptQuery, type ReceiptQuery } from "./receiptQuery.ts";
 import { decodeSecrets } from "./secret.ts";
 
 /** Seconds that an attempt may be old, or ahead of the receiver's clock, unless told otherwise. */
@@ -44,7 +46,14 @@ export function verifyWebhook(
 ): WebhookMessage {
   const { secrets, now, toleranceSeconds = DEFAULT_TOLERANCE_SECONDS } = request;
   const keys = decodeSecrets(secrets);
-  return verifyWithKeys(request, { keys, now, toleranceSeconds, maxBodyBytes: Number.POSITIVE_INFINITY });
+  const maxBodyBytes = Number.POSITIVE_INFINITY;
+  return eventOnly(verifyWithKeys(request, { keys, now, toleranceSeconds, maxBodyBytes }));
+}
+
+/** Throws {@link MalformedBodyError} for a receipt query, where only an event can be handled. */
+export function eventOnly(received: WebhookMessage | ReceiptQuery): WebhookMessage {
+  if (!isReceiptQuery(received)) return received;
+  throw new MalformedBodyError("is a receipt query, which only a receiver answers", received.queryId);
 }
 
 /** {@link verifyWebhook} with secrets that were decoded before, and a limit: throws BodyTooLargeError too. */
@@ -56,7 +65,7 @@ export function verifyWithKeys(
     readonly toleranceSeconds: number;
     readonly maxBodyBytes: number;
   },
-): WebhookMessage {
+): WebhookMessage | ReceiptQuery {
   const { keys, now, toleranceSeconds, maxBodyBytes } = rules;
   if (typeof body !== "string" && !isBytes(body)) throw new BodyAlreadyReadError(claimedEventId(headers));
   const raw = typeof body === "string" ? new TextEncoder().encode(body) : body;
@@ -70,7 +79,7 @@ export function verifyWithKeys(
   if (!(Math.abs(ageSeconds) <= toleranceSeconds)) {
     throw new StaleTimestampError(ageSeconds, toleranceSeconds, envelope.eventId);
   }
-  return parseMessage(envelope, raw);
+  return parseBody(envelope, raw);
 }
 
 interface SignedHeaders extends WebhookEnvelope {

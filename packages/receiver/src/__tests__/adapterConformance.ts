@@ -3,6 +3,7 @@ import { afterAll, beforeAll, beforeEach, describe, expect, test } from "vitest"
 import { type Deferred, deferred } from "../deferred.ts";
 import {
   type AdapterOptions,
+  AttemptFencedError,
   BodyTimeoutError,
   BodyTooLargeError,
   createReceiver,
@@ -14,7 +15,7 @@ import {
   type WebhookMessage,
 } from "../index.ts";
 import { beginPost, post, serve, type TestServer } from "./httpServer.ts";
-import { messageBody, NOW, OTHER_SECRET, SECRET, signedRequest } from "./signedRequest.ts";
+import { ATTEMPT_TIME, messageBody, NOW, OTHER_SECRET, SECRET, signedRequest } from "./signedRequest.ts";
 
 /** Mounts a receiver and a handler on a server, as one adapter does. */
 export type Mount = (
@@ -93,6 +94,45 @@ export function adapterConformance(mount: Mount): void {
       const answers = await Promise.all(Array.from({ length: 8 }, () => post(server.url, request)));
       expect(answers.map(({ status }) => status)).toEqual(Array(8).fill(200));
       expect(applied).toHaveLength(1);
+    });
+
+    test("a receipt query fences off what is not here, and the late attempt is told so in a way of its own", async () => {
+      await post(server.url, signedRequest({ id: "evt_here" }));
+      const events = ["evt_here", "evt_late"].map((event_id) => ({ event_id, before: ATTEMPT_TIME }));
+      const body = JSON.stringify({ type: "webhook.receipt_query", events });
+      expect(await post(server.url, signedRequest({ id: "query_1", body }))).toEqual({
+        status: 200,
+        json: {
+          consumer: "default",
+          retained_since: expect.any(String),
+          events: [
+            { event_id: "evt_here", status: "received" },
+            { event_id: "evt_late", status: "fenced" },
+          ],
+        },
+      });
+      expect(await post(server.url, signedRequest({ id: "evt_late" }))).toEqual({
+        status: 409,
+        json: { error: "fenced", event_id: "evt_late", message: expect.any(String) },
+        fenced: "true",
+      });
+      expect(errors).toEqual([{ error: refusal(AttemptFencedError, "evt_late"), status: 409 }]);
+      const later = signedRequest({ id: "evt_late", timestamp: ATTEMPT_TIME + 1 });
+      expect((await post(server.url, later)).json).toEqual({ outcome: "applied", event_id: "evt_late" });
+      expect(applied.map(({ eventId }) => eventId)).toEqual(["evt_here", "evt_late"]);
+    });
+
+    test.each([
+      [401, "InvalidSignatureError", { secrets: [OTHER_SECRET] }, {}],
+      [401, "StaleTimestampError", { timestamp: 5 }, {}],
+      [400, "MalformedBodyError", {}, { events: [] }],
+      [400, "WrongConsumerError", {}, { consumer: "mail" }],
+    ])("a query that is refused is answered with %d and the name %s", async (status, name, how, change) => {
+      const events = [{ event_id: "evt_asked", before: 5 }];
+      const body = JSON.stringify({ type: "webhook.receipt_query", events, ...change });
+      const answer = await post(server.url, signedRequest({ id: "query_1", body, ...how }));
+      expect(answer).toEqual({ status, json: { error: name, message: expect.any(String) } });
+      expect(errors).toEqual([{ error: expect.objectContaining({ name, eventId: "query_1" }), status }]);
     });
 
     test("a body of every kind of character arrives as it was signed", async () => {

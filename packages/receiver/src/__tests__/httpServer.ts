@@ -48,13 +48,14 @@ export function fetchListener(route: (request: Request) => Promise<Response>): h
   };
 }
 
-/** Posts over HTTP and gives back the status and the JSON of the answer. */
+/** Posts over HTTP and gives back the status and the JSON of the answer, and its `webhook-fenced` if it has one. */
 export async function post(
   url: string,
   request: { readonly headers: Record<string, string>; readonly body: Uint8Array<ArrayBuffer> },
-): Promise<{ status: number; json: unknown }> {
+): Promise<{ status: number; json: unknown; fenced?: string }> {
   const response = await fetch(url, { method: "POST", ...request });
-  return { status: response.status, json: await response.json() };
+  const fenced = response.headers.get("webhook-fenced");
+  return { status: response.status, json: await response.json(), ...(fenced !== null && { fenced }) };
 }
 
 /** Opens a request that promises a body of `length` bytes, sends `part` of it, and leaves the rest to the test. */

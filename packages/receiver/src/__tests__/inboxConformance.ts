@@ -3,18 +3,22 @@ import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { deferred } from "../deferred.ts";
 import { type Inbox, InboxBusyError, type InboxEntry, type InboxState } from "../index.ts";
+import { queryConformance } from "./queryConformance.ts";
+import { ATTEMPT_TIME } from "./signedRequest.ts";
 import { thrown } from "./thrown.ts";
 
 /** One kind of inbox, as the suite needs it. */
-export interface InboxUnderTest<Tx> {
+export interface InboxUnderTest<Tx extends Base, Base = Tx> {
   /** An empty inbox. */
-  create(options?: { readonly waitMs: number }): Promise<Inbox<Tx>>;
+  create(options?: { readonly waitMs: number }): Promise<Inbox<Tx, Base>>;
   /** Resolves when `count` calls of `record` wait for another transaction. */
   untilWaiting(count: number): Promise<void>;
 }
 
 /** What every inbox must do, whatever it keeps its entries in. */
-export function inboxConformance<Tx>(subject: InboxUnderTest<Tx>): void {
+export function inboxConformance<Tx extends Base, Base>(subject: InboxUnderTest<Tx, Base>): void {
+  queryConformance(subject);
+
   describe("as every inbox", () => {
     test("finds an event absent once, and present ever after", async () => {
       const inbox = await subject.create();
@@ -73,8 +77,8 @@ export function inboxConformance<Tx>(subject: InboxUnderTest<Tx>): void {
     test("finds an event present when it comes twice in one transaction", async () => {
       const inbox = await subject.create();
       const found = await inbox.transaction(async (tx) => [
-        await inbox.record(tx, entry("evt_1"), async (state) => state),
-        await inbox.record(tx, entry("evt_1"), async (state) => state),
+        await inbox.record(tx, entry("evt_1"), async ({ state }) => state),
+        await inbox.record(tx, entry("evt_1"), async ({ state }) => state),
       ]);
       expect(found).toEqual(["absent", "present"]);
     });
@@ -142,7 +146,7 @@ export function inboxConformance<Tx>(subject: InboxUnderTest<Tx>): void {
             let found: InboxState | undefined;
             const error = new Error("no");
             const run = inbox.transaction((tx) =>
-              inbox.record(tx, entry(id, consumer), async (state) => {
+              inbox.record(tx, entry(id, consumer), async ({ state }) => {
                 found = state;
                 if (fails) throw error;
               }),
@@ -160,22 +164,26 @@ export function inboxConformance<Tx>(subject: InboxUnderTest<Tx>): void {
 }
 
 /** What the inbox finds for an entry, in a transaction that is committed, or undone by `failure`. */
-async function receive<Tx>(inbox: Inbox<Tx>, given: InboxEntry, failure?: Error): Promise<InboxState> {
+async function receive<Tx extends Base, Base>(
+  inbox: Inbox<Tx, Base>,
+  given: InboxEntry,
+  failure?: Error,
+): Promise<InboxState> {
   return inbox.transaction((tx) =>
-    inbox.record(tx, given, async (found) => {
+    inbox.record(tx, given, async ({ state }) => {
       if (failure !== undefined) throw failure;
-      return found;
+      return state;
     }),
   );
 }
 
 /** An event whose handler is running, until it is told how to end. */
-async function startHandling<Tx>(inbox: Inbox<Tx>, id: string) {
+export async function startHandling<Tx extends Base, Base>(inbox: Inbox<Tx, Base>, id: string) {
   const running = deferred();
   const end = deferred();
   const done = inbox.transaction((tx) =>
     inbox.record(tx, entry(id), (found) => {
-      expect(found).toBe("absent");
+      expect(found).toEqual({ state: "absent" });
       running.resolve();
       return end.promise;
     }),
@@ -185,5 +193,10 @@ async function startHandling<Tx>(inbox: Inbox<Tx>, id: string) {
 }
 
 export function entry(eventId: string, consumer = "default"): InboxEntry {
-  return { consumer, eventId: eventId as EventId, type: "pool.assets_locked" };
+  return {
+    consumer,
+    eventId: eventId as EventId,
+    type: "pool.assets_locked",
+    attemptTimestamp: ATTEMPT_TIME,
+  };
 }
