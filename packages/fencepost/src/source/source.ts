@@ -41,7 +41,8 @@ export type SourceWindow =
       readonly throughLedger: number;
       readonly events: readonly SourceEvent[];
     } & SourceHead)
-  | ({ readonly kind: "idle" | "behind" } & SourceHead)
+  | ({ readonly kind: "idle" } & SourceHead)
+  | ({ readonly kind: "behind" } & SourceHead)
   | ({ readonly kind: "gap"; readonly fromLedger: number; readonly throughLedger: number } & SourceHead);
 
 /** Where events come from. A source answers about ranges of closed ledgers and keeps no position of its own. */
