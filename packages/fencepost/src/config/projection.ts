@@ -21,7 +21,10 @@ export interface ProjectedEvent<Name extends string = string, Data = unknown> {
   readonly value: ScValue;
 }
 
-/** The tables of the projection's own schema. No transactions: a handler is inside one. */
+/**
+ * The tables of the projection's own schema. What a handler runs is part of the transaction of its batch, and can
+ * only be undone by throwing: no transactions of its own, one statement at a time, nothing after it returned.
+ */
 export type ProjectionDb = Pick<
   NodePgDatabase,
   | "select"
@@ -38,7 +41,10 @@ export type ProjectionDb = Pick<
 
 export type MessageShapes = { readonly [type: string]: StandardSchemaV1 };
 
-/** Puts a message into the transaction of the handler. Twice with one type for one event needs a `key`. */
+/**
+ * Puts a message into the transaction of the handler. Twice with one type for one event needs a `key`. The data is
+ * read when the handler has returned: do not change it after.
+ */
 export type Emit<Messages extends MessageShapes> = <Type extends keyof Messages & string>(
   type: Type,
   data: StandardSchemaV1.InferInput<Messages[Type]>,

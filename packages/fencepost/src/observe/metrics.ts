@@ -4,7 +4,7 @@ import { Counter, Gauge, Registry } from "prom-client";
 export interface Metrics {
   readonly registry: Registry;
   stored(stream: string, stored: { events: number; replayed: number; ledger: number }): void;
-  projected(projection: string, done: { events: number; messages: number; seq: bigint }): void;
+  projected(projection: string, done: { events: number; messages: number; misfits: number }): void;
   dispatched(report: { messages: number; deliveries: number }): void;
   attemptEnded(outcome: string): void;
 }
@@ -18,6 +18,9 @@ export function createMetrics(): Metrics {
   const replays = counter("events_replayed_total", "Events that were stored already.", ["stream"]);
   const projected = counter("events_projected_total", "Events applied by a projection.", ["projection"]);
   const messages = counter("messages_total", "Messages made by a projection.", ["projection"]);
+  const misfits = counter("events_set_aside_total", "Events that do not fit their declared shape.", [
+    "projection",
+  ]);
   const deliveries = counter("deliveries_created_total", "Deliveries made from messages.", []);
   const attempts = counter(
     "attempts_total",
@@ -40,6 +43,7 @@ export function createMetrics(): Metrics {
     projected(projection, done) {
       projected.inc({ projection }, done.events);
       messages.inc({ projection }, done.messages);
+      misfits.inc({ projection }, done.misfits);
     },
     dispatched: (report) => deliveries.inc(report.deliveries),
     attemptEnded: (outcome) => attempts.inc({ outcome }),

@@ -55,13 +55,13 @@ export async function projectStep(context: ProjectContext, term: bigint): Promis
   if (row?.term !== term) throw staleTerm(projection, term, "stale_term");
   if (row.state === "retired") return { waitMs: RETIRED_WAIT_MS };
 
-  let batch: Batch = { through: null, overtake: false };
+  let batch: Batch = { through: row.newestSeq, overtake: false };
   if (row.state === "building") {
     const through = (await readLiveCursor(database, row.name)) ?? row.cursor;
     // The last stretch holds the live version up, so that it cannot run away; it is one batch long at the most.
-    batch = { through, overtake: through - row.cursor <= BigInt(BATCH_EVENTS) };
+    batch = { through, overtake: through >= row.cursor && through - row.cursor <= BigInt(BATCH_EVENTS) };
   }
-  if (!batch.overtake && (batch.through ?? row.newestSeq) <= row.cursor) return "idle";
+  if (batch.through <= row.cursor && !batch.overtake) return "idle";
 
   const failure = await attempt(context, row, batch);
   if (!failure) return "progress";
@@ -74,8 +74,8 @@ export async function projectStep(context: ProjectContext, term: bigint): Promis
 }
 
 interface Batch {
-  /** Not beyond this seq; the newest one when null. */
-  readonly through: bigint | null;
+  /** Not beyond this seq. */
+  readonly through: bigint;
   /** Whether this version is to take the place of the live one, under the locks of both. */
   readonly overtake: boolean;
 }

@@ -530,3 +530,39 @@ test("a version that is being built may be started over too, and stays silent", 
   await db.run(changed);
   expect(await family.messages("also")).toEqual({ emitted: [], suppressed: ["1", "2"] });
 });
+
+test("a live version that is started over does not make the one that is built beside it emit again", async () => {
+  const family = startFamily();
+  const v1 = family.define(1);
+  const v2 = family.define(2, { more: ["also"] });
+  await db.register(v1);
+  await family.add(3);
+  await db.run(v1);
+  await db.register(v2);
+  await db.register(v1, { rebuildChanged: true, rebuild: true });
+  await db.run(v2);
+  expect(await family.versions()).toEqual(["v1 retired", "v2 live"]);
+  await family.add(1);
+  await db.run(v2);
+  expect(await family.messages("also")).toEqual({ emitted: ["4"], suppressed: ["1", "2", "3"] });
+});
+
+test("a version that is ahead of a live one that was started over waits for it", async () => {
+  const family = startFamily();
+  const [v1, v2] = [family.define(1), family.define(2)];
+  await db.register(v1);
+  await family.add(1);
+  const foreign = { contract: scv.contractId("foreign"), topics: [], value: scv.nothing() };
+  await db.append(Array.from({ length: 600 }, () => foreign));
+  await db.run(v1);
+  await db.register(v2);
+  const building = await db.lead(v2);
+  await db.step(v2, building);
+  await db.register(v1, { rebuildChanged: true, rebuild: true });
+  expect(await db.step(v2, building)).toBe("idle");
+  expect(await family.versions()).toEqual(["v1 live", "v2 building"]);
+  await db.run(v1);
+  await db.step(v2, building);
+  expect(await family.versions()).toEqual(["v1 retired", "v2 live"]);
+  expect(await family.messages()).toEqual({ emitted: ["1"], suppressed: [] });
+});

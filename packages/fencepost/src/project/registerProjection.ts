@@ -89,16 +89,18 @@ export function decideRegistration(
 
 /**
  * Makes a version that has caught up with the live one the live one itself: the versions below it retire, the
- * views point at it, and it emits from here on. The caller holds the locks of all `rows`.
+ * views point at it, and it emits what comes after `cursor`. The caller holds the locks of all `rows`.
  */
 export async function switchTo(
   client: DatabaseClient,
   projection: Projection,
   rows: readonly ProjectionRow[],
-  emitAfter: bigint,
+  cursor: bigint,
 ): Promise<void> {
   const { name, version } = projection;
-  await promoteProjection(client, projection, emitAfter);
+  // A live version that was started over may be behind what it emitted.
+  const emitted = rows.find((row) => row.state === "live")?.emitAfter ?? 0n;
+  await promoteProjection(client, projection, emitted > cursor ? emitted : cursor);
   await pointViewsAt(client, projection, Object.values(projection.tables));
   // The version that was live is kept for a look back; those that were retired, or never got so far, go.
   for (const row of rows) {

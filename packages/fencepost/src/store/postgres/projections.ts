@@ -145,15 +145,15 @@ export async function readEventsAfter(
     readonly stream: string;
     readonly projection: string;
     readonly after: bigint;
-    /** Not beyond this seq; the newest one when null. */
-    readonly through: bigint | null;
+    /** Not beyond this seq, nor beyond the newest one. */
+    readonly through: bigint;
     readonly contractIds: readonly string[];
     readonly limit: number;
   },
 ): Promise<{ readonly events: readonly StoredEvent[]; readonly lookedThrough: bigint }> {
   // A bound on the rows looked at as well as on those returned: most of a stream may be of other contracts.
   const { rows: heads } = await db.query<{ through: bigint }>(
-    "SELECT least(seq, coalesce($2, seq), $3::bigint + $4) AS through FROM fencepost.streams WHERE stream = $1",
+    "SELECT least(seq, $2, $3::bigint + $4) AS through FROM fencepost.streams WHERE stream = $1",
     [query.stream, query.through, query.after, query.limit * 10],
   );
   const through = heads[0]?.through ?? query.after;
