@@ -55,7 +55,8 @@ export type AttemptOutcome = "delivered" | "rejected" | "not_sent" | "unknown";
 export interface ClaimedDelivery {
   readonly id: DeliveryId;
   readonly webhookId: WebhookId;
-  readonly url: string;
+  /** Scheme, host and port that its webhook sends to. */
+  readonly origin: string;
   readonly fence: bigint;
   /** The claim before this one left an attempt on record without an outcome. */
   readonly interrupted: boolean;
@@ -93,12 +94,14 @@ export interface FinishedAttempt {
 
 export interface ClaimOptions {
   readonly limit: number;
-  /** Deliveries of one webhook in one claim, at the most. */
-  readonly perWebhook: number;
+  /** Deliveries to one origin in one claim, at the most; its webhooks share them. */
+  readonly perOrigin: number;
+  /** Origins that have enough to do: nothing of theirs is claimed. */
+  readonly skipOrigins: readonly string[];
   readonly leaseMs: number;
 }
 
-/** How many of the outcomes were recorded, and whose claim had gone to somebody else. */
+/** Which outcomes were recorded, and which not: somebody else holds the claim, or nothing was being sent. */
 export interface FinishReport {
   readonly recorded: readonly { readonly id: DeliveryId; readonly state: DeliveryState }[];
   readonly stale: readonly DeliveryId[];
@@ -140,7 +143,7 @@ export interface DeliveryStore<Tx = never> {
   ): Promise<readonly RecordedAttempt[]>;
   /** Records outcomes and what follows from them, where the fence still holds the claim. */
   finish(fence: bigint, attempts: readonly FinishedAttempt[]): Promise<FinishReport>;
-  /** Gives claims back that were not attempted. */
+  /** Gives claims back that were not attempted; whose timestamp ran ahead of the clock waits for it. */
   release(fence: bigint, ids: readonly DeliveryId[]): Promise<void>;
 
   findDelivery(id: DeliveryId): Promise<Delivery | undefined>;

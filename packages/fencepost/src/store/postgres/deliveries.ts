@@ -32,6 +32,8 @@ export interface PostgresStoreOptions {
 
 /** Attempts whose signed timestamp ran further ahead of the clock than this wait, in seconds. */
 const MAX_TIMESTAMP_LEAD_S = 60;
+/** Webhooks with nothing to catch up on that one transaction passes over. */
+const MAX_CATCH_UPS = 100;
 
 const WEBHOOK_COLUMNS = `id, url, types, secrets, description, active, disabled_reason AS "disabledReason",
   on_unknown AS "onUnknown", deliver_from AS "deliverFrom", created_at AS "createdAt"`;
@@ -123,6 +125,7 @@ async function fanOut(
   db: Queryable,
   { messages, webhooks }: { readonly messages: number; readonly webhooks: number },
 ): Promise<FanOutReport> {
+  // Pairs are made in the order of their key here and in catchUp: two that make the same ones cannot deadlock.
   const { rows } = await db.query<{ messages: bigint; deliveries: bigint }>(
     `WITH offered AS MATERIALIZED (
        SELECT id, event_id, after_webhook FROM fencepost.outbox ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED
@@ -137,11 +140,12 @@ async function fanOut(
        ) w
      ), new AS (
        INSERT INTO fencepost.deliveries (event_id, webhook_id, next_at)
-       SELECT event_id, webhook_id, now() FROM pairs ORDER BY outbox_id, webhook_id
+       SELECT event_id, webhook_id, now() FROM pairs ORDER BY event_id, webhook_id
        ON CONFLICT (event_id, webhook_id) DO NOTHING
-       RETURNING id, webhook_id
+       RETURNING id, event_id, webhook_id
      ), queued AS (
-       INSERT INTO fencepost.delivery_queue (delivery_id, webhook_id, next_at) SELECT id, webhook_id, now() FROM new
+       INSERT INTO fencepost.delivery_queue (delivery_id, webhook_id, next_at)
+       SELECT new.id, new.webhook_id, now() FROM new JOIN pairs USING (event_id, webhook_id) ORDER BY pairs.outbox_id
      ), unfinished AS (
        SELECT outbox_id, max(webhook_id) AS after_webhook FROM pairs GROUP BY outbox_id HAVING count(*) = $2
      ), moved AS (
@@ -156,7 +160,17 @@ async function fanOut(
   return { messages: Number(rows[0]?.messages ?? 0n), deliveries: Number(rows[0]?.deliveries ?? 0n) };
 }
 
+/** One batch of one webhook, of the first that has something to catch up on. */
 async function catchUp(client: DatabaseClient, limit: number): Promise<FanOutReport> {
+  for (let webhook = 0; webhook < MAX_CATCH_UPS; webhook++) {
+    const report = await catchUpNext(client, limit);
+    if (!report) break;
+    if (report.messages > 0) return report;
+  }
+  return { messages: 0, deliveries: 0 };
+}
+
+async function catchUpNext(client: DatabaseClient, limit: number): Promise<FanOutReport | undefined> {
   const { rows: waiting } = await client.query<{
     webhook_id: string;
     after_time: string;
@@ -166,7 +180,7 @@ async function catchUp(client: DatabaseClient, limit: number): Promise<FanOutRep
      ORDER BY webhook_id LIMIT 1 FOR UPDATE SKIP LOCKED`,
   );
   const next = waiting[0];
-  if (!next) return { messages: 0, deliveries: 0 };
+  if (!next) return undefined;
   const { rows } = await client.query<{
     messages: bigint;
     deliveries: bigint;
@@ -180,6 +194,7 @@ async function catchUp(client: DatabaseClient, limit: number): Promise<FanOutRep
        INSERT INTO fencepost.deliveries (event_id, webhook_id, next_at)
        SELECT b.event_id, w.id, now() FROM batch b JOIN fencepost.webhooks w ON w.id = $1
        WHERE b.state = 'emitted' AND w.active AND w.types && ARRAY['*', b.type]
+       ORDER BY b.event_id
        ON CONFLICT (event_id, webhook_id) DO NOTHING
        RETURNING id, webhook_id
      ), queued AS (
@@ -203,35 +218,40 @@ async function catchUp(client: DatabaseClient, limit: number): Promise<FanOutRep
 
 async function claim(
   db: Queryable,
-  { limit, perWebhook, leaseMs }: ClaimOptions,
+  { limit, perOrigin, skipOrigins, leaseMs }: ClaimOptions,
 ): Promise<readonly ClaimedDelivery[]> {
   // Webhooks that have something due, in an order drawn anew each time, then their rows: what is not due, and
-  // what waits for a webhook that is not active, is never looked at. now() and not clock_timestamp(): an index
-  // serves only what is stable.
+  // what waits for a webhook that is not active, is never looked at. ORDER BY and LIMIT in both look-ups keep
+  // them on the index whatever the statistics say. now() and not clock_timestamp(): an index serves only what is
+  // stable.
   const { rows } = await db.query<ClaimedDelivery>(
     `WITH lanes AS MATERIALIZED (
-       SELECT w.id, w.url FROM fencepost.webhooks w
-       WHERE w.active AND EXISTS (
-         SELECT FROM fencepost.delivery_queue q WHERE q.webhook_id = w.id AND q.next_at <= now()
-       )
-       ORDER BY random() LIMIT $1
+       SELECT w.id, w.origin, count(*) OVER (PARTITION BY w.origin) AS sharing,
+              row_number() OVER (PARTITION BY w.origin ORDER BY random()) AS place
+       FROM (SELECT id, substring(url FROM '^[^/]+//[^/]+') AS origin FROM fencepost.webhooks WHERE active) w
+       CROSS JOIN LATERAL (
+         SELECT FROM fencepost.delivery_queue q
+         WHERE q.webhook_id = w.id AND q.next_at <= now() ORDER BY q.next_at LIMIT 1
+       ) has_due
+       WHERE w.origin <> ALL($3)
      ), due AS MATERIALIZED (
-       SELECT q.delivery_id, q.attempted, lanes.url
-       FROM lanes CROSS JOIN LATERAL (
+       SELECT q.delivery_id, q.attempted, lane.origin
+       FROM (SELECT * FROM lanes WHERE place <= $2 ORDER BY random()) lane
+       CROSS JOIN LATERAL (
          SELECT delivery_id, attempted FROM fencepost.delivery_queue q
-         WHERE q.webhook_id = lanes.id AND q.next_at <= now()
-         ORDER BY q.next_at LIMIT $2 FOR UPDATE SKIP LOCKED
+         WHERE q.webhook_id = lane.id AND q.next_at <= now()
+         ORDER BY q.next_at LIMIT greatest(1, $2 / lane.sharing) FOR UPDATE SKIP LOCKED
        ) q
        LIMIT $1
      ), drawn AS MATERIALIZED (
        SELECT nextval('fencepost.delivery_fence') AS fence WHERE EXISTS (SELECT FROM due)
      )
      UPDATE fencepost.delivery_queue q
-     SET fence = drawn.fence, next_at = clock_timestamp() + $3 * interval '1 millisecond'
+     SET fence = drawn.fence, next_at = clock_timestamp() + $4 * interval '1 millisecond'
      FROM due, drawn WHERE q.delivery_id = due.delivery_id
-     RETURNING 'dlv_' || q.delivery_id AS id, q.webhook_id AS "webhookId", due.url, drawn.fence,
+     RETURNING 'dlv_' || q.delivery_id AS id, q.webhook_id AS "webhookId", due.origin, drawn.fence,
                due.attempted AS interrupted`,
-    [limit, perWebhook, leaseMs],
+    [limit, perOrigin, skipOrigins, leaseMs],
   );
   return rows;
 }
@@ -250,7 +270,7 @@ async function recordAttempts(
        JOIN fencepost.deliveries d ON d.id = q.delivery_id
        WHERE q.delivery_id = ANY($1) AND q.fence = $2 AND NOT q.attempted AND w.active
          AND d.state = 'pending' AND d.last_timestamp < extract(epoch FROM clock_timestamp()) + $4
-       FOR UPDATE OF q
+       ORDER BY q.delivery_id FOR UPDATE OF q
      ), marked AS (
        UPDATE fencepost.delivery_queue q
        SET attempted = true, next_at = clock_timestamp() + $3 * interval '1 millisecond'
@@ -283,17 +303,19 @@ async function finish(
   attempts: readonly FinishedAttempt[],
   retryScheduleMs: readonly number[],
 ): Promise<FinishReport> {
+  // Both rows are locked, so that what is read is what a record that is still under way leaves behind.
   const { rows } = await client.query<{
     id: DeliveryId;
-    fence: bigint | null;
+    fence: bigint | null; // of a claim with an attempt on record
     tries: number;
     onUnknown: OnUnknown;
   }>(
-    `SELECT 'dlv_' || q.delivery_id AS id, q.fence, d.tries, w.on_unknown AS "onUnknown"
+    `SELECT 'dlv_' || q.delivery_id AS id, CASE WHEN q.attempted THEN q.fence END AS fence, d.tries,
+            w.on_unknown AS "onUnknown"
      FROM fencepost.delivery_queue q
      JOIN fencepost.deliveries d ON d.id = q.delivery_id
      JOIN fencepost.webhooks w ON w.id = q.webhook_id
-     WHERE q.delivery_id = ANY($1) ORDER BY q.delivery_id FOR UPDATE OF q`,
+     WHERE q.delivery_id = ANY($1) ORDER BY q.delivery_id FOR UPDATE OF q, d`,
     [attempts.map(({ id }) => rowId(id))],
   );
   const claims = new Map(rows.map((row) => [row.id, row]));
@@ -335,7 +357,7 @@ async function writeOutcomes(
        SET outcome = mine.outcome, status = mine.status, error = mine.error, response = mine.response,
            finished_at = clock_timestamp()
        FROM mine JOIN ended ON ended.id = mine.id
-       WHERE a.delivery_id = mine.id AND a.number = ended.attempts AND a.outcome IS NULL
+       WHERE a.delivery_id = mine.id AND a.number = ended.attempts
      ), again AS (
        UPDATE fencepost.delivery_queue q SET fence = NULL, attempted = false, next_at = mine.next_at
        FROM mine WHERE q.delivery_id = mine.id AND mine.state = 'pending'
@@ -365,20 +387,22 @@ async function writeOutcomes(
   return rows;
 }
 
-/** A worker that lost its claim changes no state; what it saw is kept beside its own attempt. */
+/** A worker that lost its claim changes no state; what it saw, if it is news, is kept beside its own attempt. */
 async function noteLateOutcomes(
   client: DatabaseClient,
   fence: bigint,
   stale: readonly FinishedAttempt[],
 ): Promise<void> {
   await client.query(
-    `UPDATE fencepost.attempts a SET late_outcome = i.note
-     FROM unnest($2::bigint[], $3::text[]) AS i(id, note)
-     WHERE a.delivery_id = i.id AND a.fence = $1 AND a.late_outcome IS NULL`,
+    `UPDATE fencepost.attempts a SET late_outcome = concat_ws(' ', i.outcome, i.status)
+     FROM unnest($2::bigint[], $3::text[], $4::int[]) AS i(id, outcome, status)
+     WHERE a.delivery_id = i.id AND a.fence = $1 AND a.late_outcome IS NULL
+       AND (a.outcome, a.status) IS DISTINCT FROM (i.outcome, i.status)`,
     [
       fence,
       stale.map(({ id }) => rowId(id)),
-      stale.map(({ result }) => `${result.outcome}${result.status === null ? "" : ` ${result.status}`}`),
+      stale.map(({ result }) => result.outcome),
+      stale.map(({ result }) => result.status),
     ],
   );
 }
@@ -386,15 +410,19 @@ async function noteLateOutcomes(
 async function release(db: Queryable, fence: bigint, ids: readonly DeliveryId[]): Promise<void> {
   // A row whose delivery has ended was offered by mistake: it goes, or it would be claimed for ever.
   await db.query(
-    `WITH ended AS (
-       DELETE FROM fencepost.delivery_queue q USING fencepost.deliveries d
-       WHERE q.delivery_id = ANY($1) AND q.fence = $2 AND d.id = q.delivery_id
-         AND d.state IN ('success', 'failed', 'in_doubt')
+    `WITH mine AS MATERIALIZED (
+       SELECT q.delivery_id, d.state, d.last_timestamp
+       FROM fencepost.delivery_queue q JOIN fencepost.deliveries d ON d.id = q.delivery_id
+       WHERE q.delivery_id = ANY($1) AND q.fence = $2 AND NOT q.attempted
+       ORDER BY q.delivery_id FOR UPDATE OF q, d
+     ), gone AS (
+       DELETE FROM fencepost.delivery_queue q USING mine
+       WHERE q.delivery_id = mine.delivery_id AND mine.state <> 'pending'
      )
-     UPDATE fencepost.delivery_queue q SET fence = NULL, next_at = now() FROM fencepost.deliveries d
-     WHERE q.delivery_id = ANY($1) AND q.fence = $2 AND NOT q.attempted AND d.id = q.delivery_id
-       AND d.state IN ('pending', 'sending')`,
-    [ids.map(rowId), fence],
+     UPDATE fencepost.delivery_queue q
+     SET fence = NULL, next_at = greatest(now(), to_timestamp(mine.last_timestamp - $3))
+     FROM mine WHERE q.delivery_id = mine.delivery_id AND mine.state = 'pending'`,
+    [ids.map(rowId), fence, MAX_TIMESTAMP_LEAD_S],
   );
 }
 

@@ -1,0 +1,77 @@
+import { setTimeout as sleep } from "node:timers/promises";
+import type { Log } from "../observe/log.ts";
+import type { AttemptResult, DeliveryStore, FinishedAttempt } from "../store/deliveryStore.ts";
+
+export interface OutcomeRecorderOptions {
+  readonly store: Pick<DeliveryStore, "finish">;
+  readonly log: Log;
+  /** How long an outcome is worth recording, in milliseconds: after it somebody else has settled the attempt. */
+  readonly leaseMs: number;
+  /** Called for each outcome that was recorded, and each that came too late. */
+  readonly onOutcome?: ((outcome: AttemptResult["outcome"] | "stale") => void) | undefined;
+}
+
+export interface OutcomeRecorder {
+  /** Resolves once the outcome is on record, or its claim is lost. Never rejects. */
+  record(fence: bigint, attempt: FinishedAttempt): Promise<void>;
+}
+
+interface Waiting {
+  readonly fence: bigint;
+  readonly attempt: FinishedAttempt;
+  readonly since: number;
+  readonly resolve: () => void;
+}
+
+/** Outcomes recorded in one transaction, at the most. */
+const MAX_OUTCOMES = 500;
+/** The pause after a transaction that failed, in milliseconds. */
+const RETRY_MS = 200;
+
+/** Collects outcomes while a transaction runs, and records those of one fence together; again where that fails. */
+export function createOutcomeRecorder({
+  store,
+  log,
+  leaseMs,
+  onOutcome,
+}: OutcomeRecorderOptions): OutcomeRecorder {
+  let queue: Waiting[] = [];
+  let flushing = false;
+
+  async function flush(): Promise<void> {
+    if (flushing) return;
+    flushing = true;
+    for (let first = queue[0]; first; first = queue[0]) {
+      const { fence } = first;
+      const batch = queue.filter((item) => item.fence === fence).slice(0, MAX_OUTCOMES);
+      const taken = new Set(batch);
+      queue = queue.filter((item) => !taken.has(item));
+      try {
+        const attempts = batch.map(({ attempt }) => attempt);
+        const stale = new Set((await store.finish(fence, attempts)).stale);
+        for (const { id } of attempts.filter((attempt) => stale.has(attempt.id))) {
+          log.warn({ delivery: id, fence }, "outcome dropped: the claim was lost");
+        }
+        for (const { id, result } of attempts) onOutcome?.(stale.has(id) ? "stale" : result.outcome);
+        for (const { resolve } of batch) resolve();
+      } catch (error) {
+        log.warn({ err: error, outcomes: batch.length }, "outcomes could not be recorded");
+        queue.push(...batch); // behind the others, which may fare better
+        const isOver = ({ since }: Waiting): boolean => performance.now() - since > leaseMs;
+        for (const { resolve } of queue.filter(isOver)) resolve();
+        queue = queue.filter((item) => !isOver(item));
+        await sleep(RETRY_MS);
+      }
+    }
+    flushing = false;
+  }
+
+  return {
+    record(fence, attempt) {
+      return new Promise((resolve) => {
+        queue.push({ fence, attempt, since: performance.now(), resolve });
+        void flush();
+      });
+    },
+  };
+}

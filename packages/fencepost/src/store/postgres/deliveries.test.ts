@@ -1,0 +1,430 @@
+// What is special about PostgreSQL. What every store must do is in ../conformance/.
+import { startProxy } from "@fencepost/simulator";
+import { Client } from "pg";
+import { afterAll, afterEach, beforeAll, describe, expect, it } from "vitest";
+import { emptyDeliveryTables } from "../../__tests__/support/deliveryTables.ts";
+import { gateInserts, type InsertGate, waitForHeld } from "../../__tests__/support/insertGate.ts";
+import { createTestDatabase, type TestDatabase } from "../../__tests__/support/testDatabase.ts";
+import { waitUntil } from "../../__tests__/support/waitUntil.ts";
+import type { Message } from "../../message/payload.ts";
+import { emittedMessage, messageOf } from "../conformance/conformingStore.ts";
+import type { AttemptResult, ClaimedDelivery, DeliveryStore, WebhookId } from "../deliveryStore.ts";
+import { type Database, openDatabase, type Queryable } from "./database.ts";
+import { postgresStore } from "./deliveries.ts";
+import { insertMessages } from "./messages.ts";
+import { migrate } from "./migrate.ts";
+
+const LEASE_MS = 3_600_000;
+const DELIVERED: AttemptResult = {
+  outcome: "delivered",
+  status: 200,
+  error: null,
+  response: "",
+  retryAfterMs: null,
+};
+
+let testDatabase: TestDatabase;
+let url: string;
+let database: Database;
+let store: DeliveryStore<Queryable>;
+beforeAll(async () => {
+  testDatabase = await createTestDatabase();
+  ({ url } = testDatabase);
+  database = openDatabase(url);
+  store = postgresStore(database);
+  await migrate(database);
+});
+afterAll(async () => {
+  await database.close();
+  await testDatabase.drop();
+});
+
+const closing: (() => Promise<unknown>)[] = [];
+afterEach(async () => {
+  for (const close of closing.splice(0).reverse()) await close();
+  await emptyDeliveryTables(database);
+});
+
+async function addWebhook(name: string, target = `https://${name}.example/`): Promise<WebhookId> {
+  const id = `wh_${name}` as WebhookId;
+  const secrets = [`whsec_${Buffer.alloc(32, 1).toString("base64")}`];
+  await store.addWebhook({ id, url: target, types: ["*"], secrets, description: "", onUnknown: "resend" });
+  return id;
+}
+
+function claim(): Promise<readonly ClaimedDelivery[]> {
+  return store.claim({ limit: 1_000, perOrigin: 1_000, skipOrigins: [], leaseMs: LEASE_MS });
+}
+
+async function emit(messages: readonly Message[]): Promise<void> {
+  await database.transaction((client) => insertMessages(client, messages, "emitted", "orders"));
+}
+
+async function gate(when?: string): Promise<InsertGate> {
+  const gate = await gateInserts(url, "fencepost.deliveries", when);
+  closing.push(gate.close);
+  return gate;
+}
+
+async function openClient(): Promise<Client> {
+  const client = new Client({ connectionString: url });
+  await client.connect();
+  closing.push(() => client.end());
+  return client;
+}
+
+/** Which messages each webhook has, in the order of both. */
+async function pairs(): Promise<readonly string[]> {
+  const { rows } = await database.query<{ pair: string }>(
+    "SELECT webhook_id || ' ' || event_id AS pair FROM fencepost.deliveries ORDER BY webhook_id, event_id",
+  );
+  return rows.map(({ pair }) => pair);
+}
+
+function allPairs(webhooks: readonly string[], messages: readonly Message[]): readonly string[] {
+  return webhooks.flatMap((id) => messages.map(({ eventId }) => `${id} ${eventId}`)).sort();
+}
+
+describe("two dispatches of one event id that are both in the middle", () => {
+  it("make one delivery and return the same record", async () => {
+    await addWebhook("a");
+    const held = await gate();
+    const both = Promise.all([1, 2].map(() => store.dispatch(messageOf("order:1"), {})));
+    await held.waitForHeld(2);
+    await held.open();
+    const [one, two] = await both;
+    expect(one!.length).toBe(1);
+    expect(two).toEqual(one);
+    expect((await claim()).length).toBe(1);
+  });
+
+  it("make one delivery also where the message was there before and its webhook was not", async () => {
+    await store.dispatch(messageOf("order:1"), {});
+    await addWebhook("a");
+    const held = await gate();
+    const three = Promise.all([1, 2, 3].map(() => store.dispatch(messageOf("order:1"), {})));
+    await held.waitForHeld(3);
+    await held.open();
+    const [one, two, last] = await three;
+    expect(one!.length).toBe(1);
+    expect([two, last]).toEqual([one, one]);
+    expect((await claim()).length).toBe(1);
+  });
+
+  it("make one delivery also where the first of them dies", async () => {
+    await addWebhook("a");
+    const held = await gate();
+    const dying = store.dispatch(messageOf("order:1"), {});
+    const dead = expect(dying).rejects.toThrow();
+    await held.waitForHeld(1);
+    await held.killHeld();
+    await dead;
+    const living = store.dispatch(messageOf("order:1"), {});
+    await held.waitForHeld(1);
+    await held.open();
+    expect((await living).length).toBe(1);
+    expect((await claim()).length).toBe(1);
+  });
+});
+
+describe("a dispatch in the caller's own transaction", () => {
+  it("commits with it, and is seen by nobody before", async () => {
+    await addWebhook("a");
+    const client = await openClient();
+    await client.query("CREATE TABLE orders (id text)");
+    await client.query("BEGIN");
+    await client.query("INSERT INTO orders VALUES ('1')");
+    const inside = await store.dispatch(messageOf("order:1"), { tx: client });
+    expect(inside).toMatchObject([{ eventId: "order:1", state: "pending" }]);
+    expect(await store.findDelivery(inside[0]!.id)).toBe(undefined);
+    expect(await claim()).toEqual([]);
+    await client.query("COMMIT");
+    expect(await store.findDelivery(inside[0]!.id)).toEqual(inside[0]);
+    expect(await claim()).toMatchObject([{ id: inside[0]!.id }]);
+  });
+
+  it("vanishes with it, and can be made again", async () => {
+    await addWebhook("a");
+    const client = await openClient();
+    await client.query("BEGIN");
+    await store.dispatch(messageOf("order:1", { data: { total: 1 } }), { tx: client });
+    await client.query("ROLLBACK");
+    for (const table of ["messages", "message_bodies", "deliveries", "delivery_queue"]) {
+      expect((await database.query(`SELECT FROM fencepost.${table}`)).rows.length).toBe(0);
+    }
+    expect((await store.dispatch(messageOf("order:1", { data: { total: 2 } }), {})).length).toBe(1);
+  });
+
+  it("leaves it usable when the content is another one", async () => {
+    await addWebhook("a");
+    await store.dispatch(messageOf("order:1", { data: { total: 1 } }), {});
+    const client = await openClient();
+    await client.query("BEGIN");
+    const other = store.dispatch(messageOf("order:1", { data: { total: 2 } }), { tx: client });
+    await expect(other).rejects.toMatchObject({ name: "EventContentMismatchError" });
+    await store.dispatch(messageOf("order:2"), { tx: client });
+    await client.query("COMMIT");
+    expect((await claim()).length).toBe(2);
+  });
+
+  it("that never ends makes another of the same id wait, and not lose", async () => {
+    await addWebhook("a");
+    const client = await openClient();
+    await client.query("BEGIN");
+    await store.dispatch(messageOf("order:1"), { tx: client });
+    const waiting = store.dispatch(messageOf("order:1"), {});
+    await waitForHeld(database, 1);
+    await client.query("ROLLBACK");
+    expect((await waiting).length).toBe(1);
+  });
+});
+
+describe("a connection that is cut at COMMIT", () => {
+  for (const arrives of [true, false]) {
+    it(`${arrives ? "after" : "before"} the server has it leaves all or nothing, and a repeat makes it all`, async () => {
+      await addWebhook("a");
+      const proxy = await startProxy({ targetPort: Number(new URL(url).port) });
+      closing.push(proxy.close);
+      const proxied = new URL(url);
+      proxied.host = `127.0.0.1:${proxy.port}`;
+      const through = openDatabase(proxied.href);
+      closing.push(through.close);
+      const isCommit = (chunk: Buffer, direction: string): boolean =>
+        direction === "up" && chunk.includes("COMMIT");
+      proxy.cutWhen(isCommit, { deliver: arrives });
+      await expect(postgresStore(through).dispatch(messageOf("order:1"), {})).rejects.toThrow();
+      const count = arrives ? 1 : 0;
+      await waitUntil(async () => (await pairs()).length === count, { what: "the server has decided" });
+      expect((await database.query("SELECT FROM fencepost.delivery_queue")).rows.length).toBe(count);
+      expect((await postgresStore(through).dispatch(messageOf("order:1"), {})).length).toBe(1);
+      expect((await claim()).length).toBe(1);
+    });
+  }
+});
+
+describe("a fan-out", () => {
+  it("whose process dies in the middle of a chunk is done by the next, each pair once", async () => {
+    const webhooks = await Promise.all(["a", "b", "c", "d", "e"].map((name) => addWebhook(name)));
+    const messages = [1, 2].map((n) => emittedMessage(n));
+    await emit(messages);
+    await store.fanOut({ messages: 2, webhooks: 2 });
+    const held = await gate();
+    const dead = expect(store.fanOut({ messages: 2, webhooks: 2 })).rejects.toThrow();
+    await held.waitForHeld(1);
+    await held.killHeld();
+    await dead;
+    expect((await pairs()).length).toBe(4);
+    await held.open();
+    while ((await store.fanOut({ messages: 2, webhooks: 2 })).messages > 0);
+    expect(await pairs()).toEqual(allPairs(webhooks, messages));
+    expect((await claim()).length).toBe(10);
+  });
+
+  it("that is in the middle when a webhook is added leaves it to the catch-up, whichever ends first", async () => {
+    await addWebhook("m");
+    const messages = [1, 2, 3].map((n) => emittedMessage(n));
+    await emit(messages);
+    const held = await gate("NEW.webhook_id = 'wh_m'");
+    const fanOut = store.fanOut({ messages: 10, webhooks: 10 });
+    await held.waitForHeld(1);
+    // Before and after it in the order of the fan-out; the first catches up while the fan-out still runs.
+    await addWebhook("a");
+    expect(await store.catchUp(10)).toEqual({ messages: 3, deliveries: 3 });
+    await addWebhook("z");
+    await held.open();
+    expect(await fanOut).toEqual({ messages: 3, deliveries: 3 });
+    while ((await store.catchUp(10)).messages > 0);
+    expect(await pairs()).toEqual(allPairs(["wh_a", "wh_m", "wh_z"], messages));
+  });
+
+  it("and a catch-up that make the same pairs at once in other orders do not deadlock", async () => {
+    await addWebhook("a");
+    // In the order of their times they are in the opposite order of that in the outbox.
+    const messages = Array.from({ length: 6 }, (_, i) =>
+      emittedMessage(i, { occurredAt: `2100-01-0${9 - i}T00:00:00Z` }),
+    );
+    await emit(messages);
+    const held = await gate();
+    const both = Promise.all([store.fanOut({ messages: 10, webhooks: 10 }), store.catchUp(10)]);
+    await held.waitForHeld(2);
+    await held.open();
+    const [offered, caughtUp] = await both;
+    expect(offered.deliveries + caughtUp.deliveries).toBe(6);
+    expect(await pairs()).toEqual(allPairs(["wh_a"], messages));
+  });
+});
+
+describe("of two that race for one claim, with the loser waiting for the lock of the winner,", () => {
+  /** Holds the row of the only delivery in the queue, as a transaction of another worker does. */
+  async function lockRow(): Promise<Client> {
+    const client = await openClient();
+    await client.query("BEGIN");
+    await client.query("SELECT FROM fencepost.delivery_queue FOR UPDATE");
+    return client;
+  }
+  it("one records an attempt", async () => {
+    await addWebhook("a");
+    const [made] = await store.dispatch(messageOf("order:1"), {});
+    const [held] = await claim();
+    const locker = await lockRow();
+    const both = Promise.all([1, 2].map(() => store.recordAttempts(held!.fence, [made!.id], LEASE_MS)));
+    await waitForHeld(database, 2);
+    await locker.query("COMMIT");
+    expect((await both).map(({ length }) => length).sort()).toEqual([0, 1]);
+    expect((await store.findDelivery(made!.id))!.attempts).toBe(1);
+  });
+
+  it("a worker whose claim is taken in that moment records neither attempt nor outcome", async () => {
+    await addWebhook("a");
+    await store.dispatch(messageOf("order:1"), {});
+    await store.dispatch(messageOf("order:2"), {});
+    const claims = await claim();
+    const { fence } = claims[0]!;
+    const [attempted, waiting] = claims.map(({ id }) => id);
+    await store.recordAttempts(fence, [attempted!], LEASE_MS);
+    const taker = await lockRow();
+    await taker.query("UPDATE fencepost.delivery_queue SET fence = nextval('fencepost.delivery_fence')");
+    const recording = store.recordAttempts(fence, [waiting!], LEASE_MS);
+    const finishing = store.finish(fence, [{ id: attempted!, result: DELIVERED }]);
+    const releasing = store.release(fence, [waiting!]);
+    await waitForHeld(database, 3);
+    await taker.query("COMMIT");
+    await releasing;
+    expect(await recording).toEqual([]);
+    expect(await finishing).toEqual({ recorded: [], stale: [attempted] });
+    expect((await store.findDelivery(attempted!))!.state).toBe("sending");
+    expect((await store.findDelivery(waiting!))!.attempts).toBe(0);
+    const { rows } = await database.query("SELECT FROM fencepost.delivery_queue WHERE fence IS NULL");
+    expect(rows.length).toBe(0);
+  });
+
+  it("an outcome that overtakes the record of its attempt is that of this attempt", async () => {
+    await addWebhook("a");
+    const [made] = await store.dispatch(messageOf("order:1"), {});
+    const [held] = await claim();
+    const locker = await lockRow();
+    const recording = store.recordAttempts(held!.fence, [made!.id], LEASE_MS);
+    await waitForHeld(database, 1);
+    const result = { ...DELIVERED, outcome: "not_sent", status: null } as const;
+    const finishing = store.finish(held!.fence, [{ id: made!.id, result }]);
+    await waitForHeld(database, 2);
+    await locker.query("COMMIT");
+    expect((await recording).length).toBe(1);
+    expect(await finishing).toEqual({ recorded: [{ id: made!.id, state: "pending" }], stale: [] });
+    expect(await store.findDelivery(made!.id)).toMatchObject({ state: "pending", attempts: 1 });
+  });
+
+  it("a person who redelivers loses nothing to a worker that gives back a row offered by mistake", async () => {
+    await addWebhook("a");
+    const [made] = await store.dispatch(messageOf("order:1"), {});
+    const [first] = await claim();
+    await store.recordAttempts(first!.fence, [made!.id], LEASE_MS);
+    await store.finish(first!.fence, [{ id: made!.id, result: DELIVERED }]);
+    await database.query(
+      "INSERT INTO fencepost.delivery_queue SELECT id, webhook_id, now() FROM fencepost.deliveries",
+    );
+    const [mistaken] = await claim();
+    expect(await store.recordAttempts(mistaken!.fence, [made!.id], LEASE_MS)).toEqual([]);
+    const person = await openClient();
+    await person.query("BEGIN");
+    await person.query("UPDATE fencepost.deliveries SET state = 'pending', tries = 0");
+    const releasing = store.release(mistaken!.fence, [made!.id]);
+    await waitForHeld(database, 1);
+    await person.query("COMMIT");
+    await releasing;
+    expect(await claim()).toMatchObject([{ id: made!.id }]);
+  });
+});
+
+it("gives back a row of a delivery that has ended by taking it away", async () => {
+  await addWebhook("a");
+  const [made] = await store.dispatch(messageOf("order:1"), {});
+  const [first] = await claim();
+  await store.recordAttempts(first!.fence, [made!.id], LEASE_MS);
+  await store.finish(first!.fence, [{ id: made!.id, result: DELIVERED }]);
+  await database.query(
+    "INSERT INTO fencepost.delivery_queue SELECT id, webhook_id, now() FROM fencepost.deliveries",
+  );
+  const [mistaken] = await claim();
+  await store.release(mistaken!.fence, [made!.id]);
+  expect((await database.query("SELECT FROM fencepost.delivery_queue")).rows.length).toBe(0);
+  expect((await store.findDelivery(made!.id))!.state).toBe("success");
+});
+
+it("has no new webhook wait behind others that have nothing to catch up on", async () => {
+  await emit([emittedMessage(1)]);
+  for (const name of ["a", "b", "c"]) {
+    await addWebhook(name);
+    await database.query("UPDATE fencepost.catch_ups SET after_time = 'infinity'");
+  }
+  await addWebhook("d");
+  expect(await store.catchUp(10)).toEqual({ messages: 1, deliveries: 1 });
+});
+
+it("attempts an older delivery with the url and secrets that its webhook has now", async () => {
+  await addWebhook("a");
+  const [made] = await store.dispatch(messageOf("order:1"), {});
+  const [held] = await claim();
+  await database.query("UPDATE fencepost.webhooks SET url = 'https://new.example/', secrets = '{whsec_b}'");
+  const [attempt] = await store.recordAttempts(held!.fence, [made!.id], LEASE_MS);
+  expect(attempt).toMatchObject({ url: "https://new.example/", secrets: ["whsec_b"] });
+});
+
+describe("the pages that a claim reads", () => {
+  const WEBHOOKS = 200;
+
+  /** Claims ten deliveries, each of another webhook, and returns the pages that the statement touched. */
+  async function pagesOfClaim(): Promise<number> {
+    let pages = 0;
+    const explaining: Database = {
+      ...database,
+      async query(text, values) {
+        const { rows } = await database.query<{ "QUERY PLAN": readonly [{ Plan: Record<string, number> }] }>(
+          `EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) ${text}`,
+          values,
+        );
+        const { Plan: plan } = rows[0]!["QUERY PLAN"][0];
+        pages = plan["Shared Hit Blocks"]! + plan["Shared Read Blocks"]!;
+        return { rows: [], rowCount: 0 };
+      },
+    };
+    const options = { limit: 10, perOrigin: 1, skipOrigins: [], leaseMs: LEASE_MS };
+    await postgresStore(explaining).claim(options);
+    return pages;
+  }
+
+  /** Rows that are not due, in a lane of the webhooks or in that of one which is not active, where they are. */
+  async function insertWaiting(count: number, { due = false } = {}): Promise<void> {
+    await database.query(
+      `INSERT INTO fencepost.delivery_queue (delivery_id, webhook_id, next_at)
+       SELECT nextval('waiting_ids'), CASE WHEN $3 THEN 'wh_off' ELSE 'wh_' || i % $2 END,
+              now() + CASE WHEN $3 THEN interval '-1 day' ELSE i * interval '1 second' + interval '1 hour' END
+       FROM generate_series(1, $1::int) i`,
+      [count, WEBHOOKS, due],
+    );
+  }
+
+  it("do not grow with what is not due, nor with what waits for a webhook that is not active", async () => {
+    await database.query("CREATE SEQUENCE IF NOT EXISTS waiting_ids START 1000000");
+    await database.query(
+      `INSERT INTO fencepost.webhooks (id, url, types, secrets)
+       SELECT 'wh_' || i, 'https://' || i || '.example/', '{*}', '{}' FROM generate_series(0, ${WEBHOOKS - 1}) i`,
+    );
+    await database.query(
+      "INSERT INTO fencepost.webhooks (id, url, types, secrets, active) VALUES ('wh_off', 'https://off.example/', '{*}', '{}', false)",
+    );
+    await store.dispatch(messageOf("order:1"), {});
+    await insertWaiting(2_000);
+    const few = await pagesOfClaim();
+    await insertWaiting(200_000);
+    await insertWaiting(20_000, { due: true });
+    const many = await pagesOfClaim();
+    await database.query("ANALYZE");
+    const analyzed = await pagesOfClaim();
+    const { rows } = await database.query("SELECT FROM fencepost.delivery_queue WHERE fence IS NOT NULL");
+    expect(rows.length).toBe(3 * 10);
+    // An index is a level or two deeper for a hundred times the rows; reading them all would be thousands of pages.
+    expect(many).toBeLessThan(2 * few);
+    expect(analyzed).toBeLessThan(2 * few);
+  });
+});
