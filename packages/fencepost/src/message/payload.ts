@@ -14,7 +14,7 @@ export interface Message {
 }
 
 /** Where an event of a chain comes from, in the payload. */
-export interface MessageSource {
+interface MessageSource {
   readonly network: string;
   readonly contract_id: string;
   readonly ledger: number;

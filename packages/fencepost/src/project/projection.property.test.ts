@@ -14,6 +14,7 @@ import { StaleTermError } from "../lease/term.ts";
 import { type Database, openDatabase } from "../store/postgres/database.ts";
 import { ConnectionLostError, DatabaseUnreachableError } from "../store/postgres/errors.ts";
 import { ProjectionStoppedError } from "./errors.ts";
+import { registerProjection } from "./registerProjection.ts";
 
 let db: ProjectionDatabase;
 let proxy: TcpProxy;
@@ -94,7 +95,7 @@ type Act =
   | { readonly kind: "handlerCrash"; readonly worker: number; readonly after: number }
   | { readonly kind: "cut"; readonly worker: number; readonly bytes: number; readonly up: boolean }
   | { readonly kind: "cutAtCommit"; readonly worker: number; readonly delivered: boolean }
-  | { readonly kind: "deploy"; readonly worker: number }
+  | { readonly kind: "deploy"; readonly worker: number; readonly bytes: number }
   | { readonly kind: "dispatch" };
 
 const worker = fc.nat(1);
@@ -123,7 +124,7 @@ const act: fc.Arbitrary<Act> = fc.oneof(
     weight: 3,
     arbitrary: fc.record({ kind: fc.constant("cutAtCommit" as const), worker, delivered: fc.boolean() }),
   },
-  { weight: 2, arbitrary: fc.record({ kind: fc.constant("deploy" as const), worker }) },
+  { weight: 2, arbitrary: fc.record({ kind: fc.constant("deploy" as const), worker, bytes: fc.nat(3_000) }) },
   { weight: 2, arbitrary: fc.record({ kind: fc.constant("dispatch" as const) }) },
 );
 
@@ -215,6 +216,16 @@ async function play(acts: readonly Act[]): Promise<void> {
         const deployed = workers[next.worker] as (typeof workers)[number];
         const highest = Math.max(...workers.map(({ version }) => version));
         const version = Math.min(highest + (deployed.version === highest ? 1 : 0), MAX_VERSION);
+        // A first try that dies on its way, and a second one.
+        proxy.cutAfter(next.bytes, "up");
+        await registerProjection(proxied, versionAt(version), {
+          stream: "testnet",
+          rebuildChanged: false,
+        }).catch((error: unknown) => {
+          if (!(error instanceof ConnectionLostError || error instanceof DatabaseUnreachableError))
+            throw error;
+        });
+        proxy.cutWhen(() => false);
         await db.register(versionAt(version));
         deployed.version = version;
         deployed.term = await db.lead(versionAt(version));

@@ -14,9 +14,13 @@ import {
   pointViewsAt,
   tableStatements,
 } from "../store/postgres/projectionTables.ts";
+import { stageTransaction } from "../store/postgres/stageTransaction.ts";
 import { ProjectionChangedError } from "./errors.ts";
 
 export type Registration = "known" | "created" | "building" | "rebuilding";
+
+/** A process that is paused while it registers, and so holds all versions up, is cut off after half of it, in ms. */
+const REGISTER_LEASE_MS = 10_000;
 
 /** When a version that is on record is started over under its number. */
 export interface RebuildRules {
@@ -39,7 +43,7 @@ export async function registerProjection(
   const tables = Object.values(projection.tables);
   const statements = tableStatements(tables);
   const fingerprint = fingerprintOf(projection, statements);
-  return database.transaction(async (client) => {
+  return stageTransaction(database, REGISTER_LEASE_MS, async (client) => {
     const rows = await lockVersions(client, name);
     const decision = decideRegistration(rows, projection, fingerprint, rules);
     if (decision === "known") return decision;

@@ -13,7 +13,7 @@ import { type Decoder, loadDecoder } from "../../xdr/decode.ts";
 import { createTestDatabase } from "./testDatabase.ts";
 
 const CHAIN = { stream: "testnet", epoch: "20251217" };
-export interface TestEvent {
+interface TestEvent {
   /** C… address. */
   readonly contract: string;
   readonly topics: readonly string[];

@@ -215,7 +215,7 @@ function quote(name: string): string {
 }
 
 /** The schema that holds the tables of one version. */
-export function versionSchema(name: string, version: number): string {
+function versionSchema(name: string, version: number): string {
   return `${name}_v${version}`;
 }
 

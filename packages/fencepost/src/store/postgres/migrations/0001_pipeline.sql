@@ -96,7 +96,7 @@ CREATE TABLE fencepost.quarantine (
   version    integer NOT NULL DEFAULT 0,
   reason     text NOT NULL,
   found_at   timestamptz NOT NULL DEFAULT now(),
-  PRIMARY KEY (token, projection, version)
+  PRIMARY KEY (projection, token, version)
 );
 
 -- Events that a person told a projection to pass over.
