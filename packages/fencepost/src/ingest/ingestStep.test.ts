@@ -407,17 +407,31 @@ describe("who may commit", () => {
     await expectGaplessSeq();
   });
 
-  test("a former leader names no gap and no conflict", async () => {
+  test.each(["stop", "continue"] as const)("a former leader names no gap (onGap: %s)", async (onGap) => {
     bench = await openIngest();
     closeLedgers(bench.chain, 9);
     await bench.watch(from(1, A));
     bench.chain.retain(3);
     const source = withBetween(bench.source, () => bench.lead());
-    await expect(bench.step(await bench.lead(), { source, onGap: "continue" })).rejects.toThrow(
-      StaleTermError,
-    );
+    await expect(bench.step(await bench.lead(), { source, onGap })).rejects.toThrow(StaleTermError);
     expect(await rows("SELECT * FROM fencepost.gaps")).toEqual([]);
     expect(await bench.stream()).toMatchObject({ nextLedger: 1, halted: null });
+  });
+
+  test("a former leader names no conflict", async () => {
+    bench = await openIngest();
+    closeLedgers(bench.chain, 2);
+    await bench.watch(from(1, A));
+    const former = await bench.lead();
+    await bench.catchUp(former);
+    const other = startChain();
+    closeLedgers(other, 2, scv.u32(2));
+    bench.rpc.node.chain = other;
+    await bench.database.query("UPDATE fencepost.streams SET next_ledger = 1");
+    const source = withBetween(bench.source, () => bench.lead());
+    await expect(bench.step(former, { source })).rejects.toThrow(StaleTermError);
+    expect(await rows("SELECT * FROM fencepost.conflicts")).toEqual([]);
+    expect((await bench.stream()).halted).toBeNull();
   });
 
   test("a process with the old filter set cannot, once another set was adopted", async () => {

@@ -17,9 +17,9 @@ import { loadDecoder } from "../../xdr/decode.ts";
 import { createTestDatabase, type TestDatabase } from "./testDatabase.ts";
 import { never, noWait } from "./windows.ts";
 
-export const STREAM: LeaseKey = { kind: "stream", stream: "testnet" };
+const STREAM: LeaseKey = { kind: "stream", stream: "testnet" };
 
-export interface StoredRow {
+interface StoredRow {
   readonly token: FencingToken;
   readonly seq: bigint;
   readonly ledger: number;
