@@ -11,6 +11,7 @@ import { migrate } from "../../store/postgres/migrate.ts";
 import { insertEvents, insertStream, lockStream } from "../../store/postgres/streams.ts";
 import { type Decoder, loadDecoder } from "../../xdr/decode.ts";
 import { createTestDatabase } from "./testDatabase.ts";
+import { waitUntil } from "./waitUntil.ts";
 
 const CHAIN = { stream: "testnet", epoch: "20251217" };
 interface TestEvent {
@@ -81,9 +82,18 @@ export async function openProjectionDatabase(): Promise<ProjectionDatabase> {
   async function lead({ name, version }: Projection): Promise<bigint> {
     // A holder without a backend: the next one need not wait for it.
     const holder = { id: crypto.randomUUID(), pid: 0, startedAt: "2000-01-01" };
-    const term = await acquireLease(database, { kind: "projection", name, version }, holder, 10_000);
-    if (term === null) throw new Error(`${name} v${version} cannot be led.`);
-    return term;
+    const key = { kind: "projection", name, version } as const;
+    const terms: bigint[] = [];
+    // A connection that was cut holds the row until the server notices.
+    await waitUntil(
+      async () => {
+        const term = await acquireLease(database, key, holder, 10_000);
+        if (term !== null) terms.push(term);
+        return term !== null;
+      },
+      { what: `${name} v${version} can be led` },
+    );
+    return terms[0] as bigint;
   }
 
   const step: ProjectionDatabase["step"] = (projection, term, using) =>
