@@ -14,7 +14,7 @@ export interface SenderOptions {
   readonly resolve?: Resolve;
 }
 
-export interface SendRequest {
+interface SendRequest {
   readonly url: string;
   readonly headers: Readonly<Record<string, string>>;
   readonly body: Uint8Array;
