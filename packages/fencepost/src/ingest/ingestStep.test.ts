@@ -365,6 +365,17 @@ describe("contracts added later", () => {
     expect((await bench.stored()).some((row) => row.late)).toBe(false);
   });
 
+  test("join also where a person set the stream's cursor back behind them", async () => {
+    bench = await openIngest();
+    closeLedgers(bench.chain, 6);
+    await bench.watch(from(1, A));
+    await bench.database.query("UPDATE fencepost.streams SET next_ledger = 3");
+    await bench.database.query("UPDATE fencepost.watches SET next_ledger = 5");
+    await bench.catchUp(await bench.lead());
+    expect(await tokens()).toEqual(bench.tokensOnChain([A], 3));
+    expect(await rows("SELECT DISTINCT next_ledger FROM fencepost.watches")).toEqual([{ next_ledger: null }]);
+  });
+
   test("that lag do not make the loop spin while the source has nothing to give", async () => {
     bench = await openIngest();
     closeLedgers(bench.chain, 6);

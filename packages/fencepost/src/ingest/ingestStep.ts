@@ -116,6 +116,7 @@ async function ingestPast(
         leaseMs: context.leaseMs,
       }));
 
+  // Only where a person set the stream's cursor back.
   if (from >= joinAt) {
     await commitEvents(context, stream, [], { fromLedger: from, throughLedger: joinAt - 1 }, moveTo(joinAt));
     return true;
@@ -175,7 +176,8 @@ async function commitEvents(
       await requireMoved(context, read, move(client, locked.seq + BigInt(tokens.length)));
       return tokens.length;
     });
-    context.onStored?.({ events: stored, replayed: events.length - stored, ledger: throughLedger });
+    const ledger = Math.max(throughLedger, read.nextLedger - 1); // a window of the past moves no cursor
+    context.onStored?.({ events: stored, replayed: events.length - stored, ledger });
   } catch (error) {
     if (conflict) {
       const { event, storedHash } = conflict;

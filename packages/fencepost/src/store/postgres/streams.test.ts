@@ -40,7 +40,7 @@ test("contracts that lag move only from where they were read, and join the curso
   const move = (from: number, to: number) =>
     bench.database.transaction((client) => moveWatches(client, "testnet", ["CA"], from, to, 5));
   const next = async () =>
-    (await bench.database.query("SELECT next_ledger::int AS n FROM fencepost.watches")).rows[0]?.n;
+    (await bench.database.query("SELECT next_ledger::int AS n FROM fencepost.watches")).rows[0]?.["n"];
   expect(await move(1, 3)).toBe(false);
   expect(await next()).toBe(2);
   expect(await move(2, 4)).toBe(true);
