@@ -8,7 +8,7 @@ export interface Guard {
 }
 
 /** Replaces every `find` of a file, of which there must be at least one. */
-export interface Patch {
+interface Patch {
   readonly file: string;
   readonly find: string;
   readonly replace: string;

@@ -38,19 +38,25 @@ export interface PrepareOptions {
   /** Take over a changed filter set, and build changed projections anew, without asking. */
   readonly adopt: boolean;
   readonly rebuildChanged: boolean;
+  /** Projections to build anew in any case, by name: their handlers changed, which no fingerprint tells. */
+  readonly rebuild?: ReadonlySet<string>;
   readonly signal: AbortSignal;
 }
 
 /** Brings the database to what the config says: schema, stream, projections. Safe from several processes at once. */
 export async function prepare(
   { database, config }: Pick<EngineOptions, "database" | "config">,
-  { adopt, rebuildChanged, signal }: PrepareOptions,
+  { adopt, rebuildChanged, rebuild, signal }: PrepareOptions,
 ): Promise<void> {
   await migrate(database);
   const requests = watchedContracts(config).map(({ id, startLedger }) => ({ contractId: id, startLedger }));
   await registerStream(database, config.source, requests, { adopt, signal });
   for (const projection of config.projections) {
-    await registerProjection(database, projection, { stream: config.source.chain.stream, rebuildChanged });
+    await registerProjection(database, projection, {
+      stream: config.source.chain.stream,
+      rebuildChanged,
+      rebuild: rebuild?.has(projection.name) ?? false,
+    });
   }
 }
 

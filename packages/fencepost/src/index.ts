@@ -32,18 +32,34 @@ export { StaleTermError } from "./lease/term.ts";
 export { EventContentMismatchError, InvalidMessageError, MAX_BODY_BYTES } from "./message/payload.ts";
 export { createLog, type Log, type LogLevel } from "./observe/log.ts";
 export { createMetrics, type Metrics } from "./observe/metrics.ts";
-export { ProjectionChangedError, ProjectionStoppedError } from "./project/errors.ts";
+export {
+  DuplicateMessageError,
+  IgnoredQueryError,
+  ProjectionChangedError,
+  ProjectionStoppedError,
+  TooManyMessagesError,
+  TransactionControlError,
+  UnawaitedWorkError,
+  UndeclaredMessageError,
+} from "./project/errors.ts";
 export { SourceUnavailableError, UnsupportedRpcVersionError, WrongNetworkError } from "./source/errors.ts";
 export type { CustomNetwork, NetworkOption } from "./source/networks.ts";
 export type { Source, SourceEvent, SourceHead, SourceWindow, WindowRequest } from "./source/source.ts";
 export { type StellarRpcOptions, stellarRpc } from "./source/stellarRpc.ts";
 export type { Delivery, DeliveryState, DeliveryStore, OnUnknown, Webhook } from "./store/deliveryStore.ts";
+export { type EmbeddedPostgres, startEmbeddedPostgres } from "./store/embedded/startEmbeddedPostgres.ts";
 export { type Database, type DatabaseOptions, openDatabase } from "./store/postgres/database.ts";
 export { type PostgresStoreOptions, postgresStore } from "./store/postgres/deliveries.ts";
 export {
   CommitBecameRollbackError,
+  ConnectionLostError,
   DatabaseUnreachableError,
   MigrationError,
 } from "./store/postgres/errors.ts";
 export { migrate } from "./store/postgres/migrate.ts";
+export {
+  SchemaTakenError,
+  UnsupportedTableError,
+  ViewSwitchError,
+} from "./store/postgres/projectionTables.ts";
 export type { NativeValue, ScValue } from "./xdr/scValue.ts";

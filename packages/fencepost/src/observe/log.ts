@@ -10,7 +10,11 @@ export interface Log {
 
 export type LogLevel = "silent" | "error" | "warn" | "info" | "debug";
 
-/** JSON lines on standard output. */
-export function createLog(level: LogLevel = "info"): Log {
-  return pino({ level, base: null, timestamp: pino.stdTimeFunctions.isoTime });
+/** JSON lines on standard output, or on what takes them instead: one call of `write` a line. */
+export function createLog(
+  level: LogLevel = "info",
+  destination?: { readonly write: (line: string) => void },
+): Log {
+  const options = { level, base: null, timestamp: pino.stdTimeFunctions.isoTime };
+  return destination ? pino(options, destination) : pino(options);
 }

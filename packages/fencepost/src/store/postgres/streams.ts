@@ -148,13 +148,7 @@ export async function insertEvents(
       events.map((e) => e.contentHash),
     ],
   );
-  await insertQuarantine(
-    client,
-    "",
-    events.flatMap((e) =>
-      e.quarantineReason === null ? [] : [{ token: e.token, reason: e.quarantineReason }],
-    ),
-  );
+  await insertQuarantine(client, events);
   return rows.map((row) => row.token);
 }
 
@@ -169,17 +163,14 @@ export async function readContentHashes(
   return new Map(rows.map((row) => [row.token, row.hash]));
 }
 
-/** Sets events aside, each with its reason. `projection` is '' where nobody could decode them. */
-export async function insertQuarantine(
-  client: DatabaseClient,
-  projection: string,
-  items: readonly { readonly token: FencingToken; readonly reason: string }[],
-): Promise<void> {
-  if (items.length === 0) return;
+/** Sets aside what nobody could decode, each with its reason. It belongs to no projection, so theirs is ''. */
+async function insertQuarantine(client: DatabaseClient, events: readonly NewEvent[]): Promise<void> {
+  const set = events.filter((event) => event.quarantineReason !== null);
+  if (set.length === 0) return;
   await client.query(
     `INSERT INTO fencepost.quarantine (token, projection, reason)
-     SELECT t, $1, r FROM unnest($2::text[], $3::text[]) AS i(t, r) ON CONFLICT DO NOTHING`,
-    [projection, items.map((item) => item.token), items.map((item) => item.reason)],
+     SELECT t, '', r FROM unnest($1::text[], $2::text[]) AS i(t, r) ON CONFLICT DO NOTHING`,
+    [set.map((event) => event.token), set.map((event) => event.quarantineReason)],
   );
 }
 

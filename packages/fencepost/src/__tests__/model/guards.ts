@@ -1,0 +1,67 @@
+// What keeps the promises. The decisions are the functions that production runs; what SQL decides instead is
+// named here, with the statement that does it.
+import { decideReceipt } from "@fencepost/receiver";
+import { decideStored } from "../../ingest/decideStored.ts";
+import { decideCommit } from "../../lease/term.ts";
+import { decideMessage } from "../../message/decideMessage.ts";
+import { decideClaimed, decideOutcome, holdsClaim } from "../../store/decideDelivery.ts";
+
+export interface Guards {
+  /** lease/term.ts, under the lock of the stream's row (ingest/ingestStep.ts, commitEvents). */
+  readonly commitStream: typeof decideCommit;
+  /** lease/term.ts, under the lock of the projection's row (project/projectStep.ts, apply). */
+  readonly commitProjection: typeof decideCommit;
+  /** `events`: PRIMARY KEY (token), and NOT EXISTS in insertEvents (store/postgres/streams.ts). */
+  readonly decideStored: typeof decideStored;
+  /** `messages`: PRIMARY KEY (event_id), and ON CONFLICT DO NOTHING in insertMessages (store/postgres/messages.ts). */
+  readonly decideMessage: typeof decideMessage;
+  /** finish (store/postgres/deliveries.ts), and `q.fence = $2` in its writeOutcomes. */
+  readonly holdsClaim: typeof holdsClaim;
+  readonly decideClaimed: typeof decideClaimed;
+  readonly decideOutcome: typeof decideOutcome;
+  readonly decideReceipt: typeof decideReceipt;
+  /** The events of a window and the cursor are one transaction (ingest/ingestStep.ts, commitEvents). */
+  readonly atomicIngest: boolean;
+  /** The rows and messages of a batch and the cursor are one transaction (project/projectStep.ts, apply). */
+  readonly atomicProject: boolean;
+  /** `deliveries`: UNIQUE (event_id, webhook_id), and ON CONFLICT DO NOTHING in fanOut, catchUp and dispatch. */
+  readonly uniquePair: boolean;
+  /** A webhook and its row in `catch_ups` are one transaction (store/postgres/deliveries.ts, addWebhook). */
+  readonly catchUpWithWebhook: boolean;
+  /** nextval('fencepost.delivery_fence') for each claim (store/postgres/deliveries.ts, claim). */
+  readonly fencePerClaim: boolean;
+  /** `q.fence = $2` in recordAttempts. */
+  readonly fenceOnRecord: boolean;
+  /** `NOT q.attempted` in recordAttempts. */
+  readonly recordOnce: boolean;
+  /** `d.state = 'pending'` in recordAttempts. */
+  readonly recordPendingOnly: boolean;
+  /** Only what recordAttempts returned is sent (deliver/deliverLoop.ts, attempt). */
+  readonly recordBeforeSend: boolean;
+  /** The inbox key makes a second transaction wait for the first (receiver/src/postgresInbox.ts, insert). */
+  readonly inboxKey: boolean;
+  /** The inbox row and the handler's effects are one transaction (receiver/src/postgresInbox.ts). */
+  readonly atomicReceive: boolean;
+}
+
+export const INTACT: Guards = {
+  commitStream: decideCommit,
+  commitProjection: decideCommit,
+  decideStored,
+  decideMessage,
+  holdsClaim,
+  decideClaimed,
+  decideOutcome,
+  decideReceipt,
+  atomicIngest: true,
+  atomicProject: true,
+  uniquePair: true,
+  catchUpWithWebhook: true,
+  fencePerClaim: true,
+  fenceOnRecord: true,
+  recordOnce: true,
+  recordPendingOnly: true,
+  recordBeforeSend: true,
+  inboxKey: true,
+  atomicReceive: true,
+};

@@ -1,0 +1,120 @@
+import { fileURLToPath } from "node:url";
+
+/** There is no config file where one was looked for. */
+export class ConfigNotFoundError extends Error {
+  override readonly name = "ConfigNotFoundError";
+
+  constructor(path: string) {
+    super(
+      `There is no config at ${path}. Make a project with "fencepost init", or name the file with --config.`,
+    );
+  }
+}
+
+/** The config file does not export what `defineConfig()` returns. */
+export class InvalidConfigError extends Error {
+  override readonly name = "InvalidConfigError";
+
+  constructor(path: string, found: unknown) {
+    const what = found === undefined || found === null ? String(found) : `a value of type ${typeof found}`;
+    super(
+      `The default export of ${path} is ${what}, and not a config. Write: export default defineConfig({ … }).`,
+    );
+  }
+}
+
+/** The config file, or a module that it imports, threw. The message ends with the user's own stack frames. */
+export class ConfigFailedError extends Error {
+  override readonly name = "ConfigFailedError";
+
+  constructor(path: string, cause: unknown) {
+    const { name = "Error", message = String(cause), stack } = (cause ?? {}) as Partial<Error>;
+    super([`${path} threw ${name}: ${message}`, ...userFrames(stack)].join("\n"), { cause });
+  }
+}
+
+/** It is not clear which database is meant, so none is used. */
+export class DatabaseNotChosenError extends Error {
+  override readonly name = "DatabaseNotChosenError";
+}
+
+/** The database belongs to an older version of Fencepost, and `start` changes no schema in silence. */
+export class PendingMigrationsError extends Error {
+  override readonly name = "PendingMigrationsError";
+
+  constructor(pending: readonly string[]) {
+    super(
+      `The database lacks the migrations ${pending.join(", ")}. Run "fencepost migrate" with this version.`,
+    );
+  }
+}
+
+/** The database has no schema of Fencepost yet. */
+export class NotMigratedError extends Error {
+  override readonly name = "NotMigratedError";
+
+  constructor(where: string) {
+    super(
+      `${where} has no Fencepost schema yet. Run "fencepost migrate", or "fencepost dev" for development.`,
+    );
+  }
+}
+
+/** What was given to `init` is not the address of a contract. Nothing was written. */
+export class InvalidContractIdError extends Error {
+  override readonly name = "InvalidContractIdError";
+
+  constructor(id: string) {
+    super(`A contract id is C and 55 of A-Z 2-7, but this is ${JSON.stringify(id)}.`);
+  }
+}
+
+/** `init` never overwrites a file. Nothing was written. */
+export class FilesExistError extends Error {
+  override readonly name = "FilesExistError";
+
+  constructor(folder: string, files: readonly string[]) {
+    super(
+      `${folder} has ${files.join(", ")} already, and init overwrites nothing. Choose an empty folder with --dir.`,
+    );
+  }
+}
+
+/** Nothing is on record under this token, event id or delivery id. */
+export class NotOnRecordError extends Error {
+  override readonly name = "NotOnRecordError";
+}
+
+/** There is no projection of this name in the database. */
+export class UnknownProjectionError extends Error {
+  override readonly name = "UnknownProjectionError";
+
+  constructor(name: string, known: readonly string[]) {
+    super(
+      `There is no projection ${name}. There ${known.length === 0 ? "is none yet" : `are: ${known.join(", ")}`}.`,
+    );
+  }
+}
+
+/** What is printed for an error: its name and message, and with `verbose` its stack and causes. */
+export function describeError(error: unknown, verbose: boolean): string {
+  if (!(error instanceof Error)) return `error: ${String(error)}`;
+  const line = `error: ${error.name}: ${error.message}`;
+  if (!verbose) return line;
+  const causes: string[] = [];
+  for (let cause = error.cause, n = 0; cause !== undefined && n < 10; n++) {
+    causes.push(`caused by ${cause instanceof Error ? cause.stack : String(cause)}`);
+    cause = (cause as Error).cause;
+  }
+  return [line, framesOf(error.stack).join("\n"), ...causes].join("\n");
+}
+
+/** The frames of a stack that are in the user's own files. */
+export function userFrames(stack: string | undefined): readonly string[] {
+  const own = fileURLToPath(new URL("..", import.meta.url));
+  return framesOf(stack).filter((frame) => !/node:|node_modules/.test(frame) && !frame.includes(own));
+}
+
+function framesOf(stack = ""): readonly string[] {
+  return stack.split("\n").filter((line) => /^\s+at /.test(line));
+}

@@ -1,0 +1,149 @@
+import type { Config } from "../config/config.ts";
+import { eventName } from "../project/decodeEvent.ts";
+import {
+  readTrace,
+  type Trace,
+  type TracedAttempt,
+  type TracedDelivery,
+  type TracedEvent,
+  type TracedMessage,
+  type TracedProjection,
+} from "../store/postgres/trace.ts";
+import { loadDecoder } from "../xdr/decode.ts";
+import { NotOnRecordError } from "./errors.ts";
+import { loadConfig } from "./loadConfig.ts";
+import { print, printJson } from "./print.ts";
+import { withProjectDatabase } from "./project.ts";
+
+/** What a projection did with an event: `applied` where the config shows that it has a handler for it. */
+export type ShownProjection = Omit<TracedProjection, "stage"> & {
+  readonly stage: TracedProjection["stage"] | "applied";
+};
+
+export type ShownTrace = Omit<Trace, "projections"> & {
+  /** The name in the first topic; null where there is none, or no event. */
+  readonly name: string | null;
+  readonly projections: readonly ShownProjection[];
+};
+
+/** `fencepost trace`: one event through every stage, by token, event id or delivery id. */
+export async function trace(
+  id: string,
+  options: { readonly config: string; readonly json: boolean },
+): Promise<void> {
+  await withProjectDatabase(options.config, async ({ database }, project) => {
+    const found = await readTrace(database, id);
+    if (!found) {
+      throw new NotOnRecordError(
+        `Nothing is on record under ${JSON.stringify(id)}. Give a token, an event id or a delivery id (dlv_…).`,
+      );
+    }
+    // What has handlers is told by the config alone. Without it the trace still tells everything else.
+    const config = await loadConfig(project.configPath).catch(() => undefined);
+    const shown = showTrace(found, found.event && (await nameOf(found.event)), config?.config);
+    if (options.json) printJson(shown);
+    else print(...traceLines(shown));
+  });
+}
+
+async function nameOf(event: TracedEvent): Promise<string | null> {
+  return event.undecodable === null ? eventName(event, await loadDecoder()) : null;
+}
+
+/** Tells which projections applied an event. Those of the config that have no handler for it are left out. */
+export function showTrace(found: Trace, name: string | null, config: Config | undefined): ShownTrace {
+  const projections = found.projections.flatMap((projection): readonly ShownProjection[] => {
+    const declared = config?.projections.find((other) => other.name === projection.name);
+    if (!declared) return [projection];
+    const handles = Object.entries(declared.contracts).some(
+      ([alias, contract]) => contract.id === found.event?.contractId && declared.on[`${alias}:${name ?? ""}`],
+    );
+    if (!handles) return [];
+    return [projection.stage === "passed" ? { ...projection, stage: "applied" } : projection];
+  });
+  return { ...found, name, projections };
+}
+
+/** A trace for people. */
+export function traceLines({
+  token,
+  event,
+  name,
+  projections,
+  messages,
+  truncated,
+}: ShownTrace): readonly string[] {
+  return [
+    `token       ${token ?? "none: a caller made this message"}`,
+    ...(event
+      ? eventLines(event, name)
+      : token === null
+        ? []
+        : ["stored      no: this token is not in the database"]),
+    ...projections.map(projectionLine),
+    ...(messages.length === 0 ? ["message     none"] : messages.flatMap(messageLines)),
+    ...(truncated ? ["There is more on record than this lists: trace an event id or a delivery id."] : []),
+  ];
+}
+
+function eventLines(event: TracedEvent, name: string | null): readonly string[] {
+  const { ledger, closedAt, contractId, txHash, storedAt, seq, late, undecodable, conflicts } = event;
+  return [
+    `event       ${name ?? `without a name (${event.type})`} of ${contractId ?? "no contract"}`,
+    `            ledger ${ledger}, closed ${closedAt.toISOString()}, transaction ${txHash}`,
+    `stored      ${storedAt.toISOString()} as seq ${seq}${late ? ", late: its ledger had been read before" : ""}`,
+    ...(undecodable === null ? [] : [`            in quarantine: ${undecodable}`]),
+    ...(conflicts === 0 ? [] : [`            CONFLICT: the source gave other content ${conflicts} times`]),
+  ];
+}
+
+function projectionLine({ name, version, state, stage, reason }: ShownProjection): string {
+  const words = {
+    applied: "applied",
+    passed: "passed (its handlers are not known here)",
+    waiting: "not reached yet",
+    stopped: "STOPPED here",
+    skipped: "skipped",
+    set_aside: "set aside",
+  };
+  const why = reason === null ? "" : `: ${reason.split("\n")[0]}`;
+  return `projection  ${name} v${version} (${state}) ${words[stage]}${why}`;
+}
+
+function messageLines({
+  eventId,
+  type,
+  projection,
+  state,
+  createdAt,
+  inOutbox,
+  deliveries,
+}: TracedMessage): string[] {
+  const by = projection === null ? "" : ` by ${projection}`;
+  return [
+    `message     ${eventId} ${type} ${state}${by} ${createdAt.toISOString()}${inOutbox ? ", in the outbox" : ""}`,
+    ...(deliveries.length === 0 ? ["  delivery  none"] : deliveries.flatMap(deliveryLines)),
+  ];
+}
+
+function deliveryLines({ id, webhookId, url, state, nextAt, attempts }: TracedDelivery): readonly string[] {
+  const next = nextAt && state === "pending" ? `, next attempt ${nextAt.toISOString()}` : "";
+  return [
+    `  delivery  ${id} to ${webhookId} (${url}) ${state}${next}`,
+    ...(attempts.length === 0 ? ["    attempt none"] : attempts.map(attemptLine)),
+  ];
+}
+
+function attemptLine(attempt: TracedAttempt): string {
+  const { number, startedAt, finishedAt, outcome, status, error, fence, lateOutcome } = attempt;
+  const took = finishedAt ? ` after ${finishedAt.getTime() - startedAt.getTime()} ms` : "";
+  const parts = [
+    `    attempt ${number} at ${startedAt.toISOString()} under fence ${fence}:`,
+    outcome ?? "no outcome on record",
+    ...(status === null ? [] : [String(status)]),
+    ...(took ? [took.trim()] : []),
+    ...(error === null ? [] : [`(${error})`]),
+    ...(lateOutcome === null ? [] : [`- too late its worker reported: ${lateOutcome}`]),
+  ];
+  return parts.join(" ");
+}

@@ -1,0 +1,139 @@
+import { randomUUID } from "node:crypto";
+import { afterEach, expect, it } from "vitest";
+import { createTestDatabase } from "../../__tests__/support/testDatabase.ts";
+import { waitUntil } from "../../__tests__/support/waitUntil.ts";
+import { type Database, openDatabase } from "./database.ts";
+import { acquireLease, openHolder } from "./leases.ts";
+import { migrate } from "./migrate.ts";
+import { readStatus } from "./status.ts";
+
+const closing: (() => Promise<unknown>)[] = [];
+afterEach(async () => {
+  for (const close of closing.splice(0).reverse()) await close();
+});
+
+async function startDatabase(): Promise<Database> {
+  const { url, drop } = await createTestDatabase();
+  closing.push(drop);
+  const database = openDatabase(url);
+  closing.push(database.close);
+  await migrate(database);
+  await database.query(
+    `INSERT INTO fencepost.streams (stream, epoch, passphrase, next_ledger, filters_hash, seq, latest_ledger)
+     VALUES ('testnet', '20251217', 'x', 91, '', 40, 100)`,
+  );
+  await database.query(
+    `INSERT INTO fencepost.projections (name, version, stream, cursor, state, fingerprint)
+     VALUES ('pools', 1, 'testnet', 40, 'live', ''), ('pools', 2, 'testnet', 10, 'building', '')`,
+  );
+  return database;
+}
+
+it("of an empty installation, says that there is nothing", async () => {
+  const { url, drop } = await createTestDatabase();
+  closing.push(drop);
+  const database = openDatabase(url);
+  closing.push(database.close);
+  await migrate(database);
+  expect(await readStatus(database)).toEqual({
+    streams: [],
+    projections: [],
+    undecodable: 0,
+    outbox: 0,
+    deliveries: { pending: 0, sending: 0, success: 0, failed: 0, in_doubt: 0 },
+    webhooks: [],
+  });
+});
+
+it("tells how far stream and projections are, and what is wrong with them", async () => {
+  const database = await startDatabase();
+  await database.query("UPDATE fencepost.streams SET halted = 'gap'");
+  await database.query(
+    "INSERT INTO fencepost.gaps (stream, from_ledger, to_ledger, accepted_at) VALUES ('testnet', 91, 95, NULL), ('testnet', 10, 20, now())",
+  );
+  await database.query(
+    "INSERT INTO fencepost.watches VALUES ('testnet', 'C1', 1, NULL), ('testnet', 'C2', 1, 5)",
+  );
+  await database.query(
+    "INSERT INTO fencepost.conflicts (token, seen_hash, stored_hash, seen) VALUES ('testnet-20251217-1', '', '', '{}'), ('testnet_2-20251217-1', '', '', '{}')",
+  );
+  await database.query(
+    "INSERT INTO fencepost.quarantine (token, projection, version, reason) VALUES ('a', '', 0, ''), ('b', 'pools', 2, ''), ('c', 'pools', 2, '')",
+  );
+  await database.query("INSERT INTO fencepost.skips (projection, token, reason) VALUES ('pools', 'b', '')");
+  await database.query("INSERT INTO fencepost.outbox (event_id) VALUES ('x'), ('y')");
+  const status = await readStatus(database);
+  expect(status.streams).toMatchObject([
+    {
+      nextLedger: 91,
+      latestLedger: 100,
+      lag: 10,
+      seq: 40n,
+      leader: null,
+      halted: "gap",
+      conflicts: 1,
+      catchingUp: 1,
+      gaps: [
+        { fromLedger: 91, toLedger: 95, accepted: false },
+        { fromLedger: 10, toLedger: 20, accepted: true },
+      ],
+    },
+  ]);
+  expect(status.projections).toMatchObject([
+    {
+      name: "pools",
+      version: 2,
+      state: "building",
+      cursor: 10n,
+      seq: 40n,
+      quarantined: 2,
+      skipped: 1,
+      stopped: null,
+    },
+    { name: "pools", version: 1, state: "live", cursor: 40n, seq: 40n, quarantined: 0 },
+  ]);
+  expect(status).toMatchObject({ undecodable: 1, outbox: 2 });
+});
+
+it("shows a leader while its connection lives, and nobody as soon as that is gone", async () => {
+  const database = await startDatabase();
+  const holder = openHolder(database.url);
+  closing.push(holder.close);
+  const { pid } = await holder.current();
+  await acquireLease(database, { kind: "stream", stream: "testnet" }, await holder.current(), 60_000);
+  expect((await readStatus(database)).streams[0]?.leader).toMatchObject({ pid });
+  await holder.close();
+  await waitUntil(async () => (await readStatus(database)).streams[0]?.leader === null, {
+    what: "status shows that nobody leads",
+  });
+  const { rows } = await database.query(
+    "SELECT FROM fencepost.streams WHERE lease_until > now() AND holder IS NOT NULL",
+  );
+  expect(rows).toHaveLength(1);
+});
+
+it("counts deliveries by state and what waits for each webhook", async () => {
+  const database = await startDatabase();
+  const id = `wh_${randomUUID()}`;
+  await database.query(
+    "INSERT INTO fencepost.webhooks (id, url, types, secrets, active, disabled_reason) VALUES ($1, 'https://x', '{a.b}', '{whsec_secret}', false, 'gone')",
+    [id],
+  );
+  await database.query(
+    `INSERT INTO fencepost.deliveries (event_id, webhook_id, state)
+     SELECT n::text, $1, (ARRAY['success', 'failed', 'success'])[n] FROM generate_series(1, 3) n`,
+    [id],
+  );
+  await database.query(
+    "INSERT INTO fencepost.delivery_queue (delivery_id, webhook_id, next_at) VALUES (9, $1, now())",
+    [id],
+  );
+  const status = await readStatus(database);
+  expect(status.deliveries).toEqual({ pending: 0, sending: 0, success: 2, failed: 1, in_doubt: 0 });
+  expect(status.webhooks).toEqual([
+    { id, url: "https://x", types: ["a.b"], active: false, disabledReason: "gone", waiting: 1 },
+  ]);
+  expect(
+    JSON.stringify(status, (_, value) => (typeof value === "bigint" ? `${value}` : value)),
+  ).not.toContain("whsec");
+});

@@ -1,0 +1,180 @@
+import type { FencingToken } from "@fencepost/token";
+import type { DeliveryState, WebhookId } from "../deliveryStore.ts";
+import type { Queryable } from "./database.ts";
+
+export interface StreamStatus {
+  readonly stream: string;
+  readonly epoch: string;
+  /** The first ledger that is not stored yet. */
+  readonly nextLedger: number;
+  /** The newest ledger seen at the source; null before the first answer. */
+  readonly latestLedger: number | null;
+  /** Closed ledgers that are not stored yet. */
+  readonly lag: number | null;
+  readonly seq: bigint;
+  readonly term: bigint;
+  readonly leader: Leader | null;
+  /** Why it stopped; null while it runs. */
+  readonly halted: string | null;
+  readonly gaps: readonly Gap[];
+  readonly conflicts: number;
+  /** Contracts added later that still read their own past. */
+  readonly catchingUp: number;
+}
+
+/** The process that holds a lease: the backend of its database connection, and until when. */
+export interface Leader {
+  readonly pid: number;
+  readonly leaseUntil: Date;
+}
+
+export interface Gap {
+  readonly fromLedger: number;
+  readonly toLedger: number;
+  /** The owner told the stream to go on beyond it. */
+  readonly accepted: boolean;
+}
+
+export interface ProjectionStatus {
+  readonly name: string;
+  readonly version: number;
+  readonly state: "live" | "building" | "retired";
+  readonly stream: string;
+  /** The last seq applied, and the last one of its stream. */
+  readonly cursor: bigint;
+  readonly seq: bigint;
+  readonly term: bigint;
+  readonly leader: Leader | null;
+  /** The event whose handler throws; null while it runs. */
+  readonly stopped: {
+    readonly token: FencingToken;
+    readonly event: string;
+    readonly error: string;
+    readonly at: Date;
+  } | null;
+  readonly quarantined: number;
+  readonly skipped: number;
+}
+
+export interface WebhookStatus {
+  readonly id: WebhookId;
+  readonly url: string;
+  readonly types: readonly string[];
+  readonly active: boolean;
+  readonly disabledReason: string | null;
+  /** Deliveries that are not at their end. */
+  readonly waiting: number;
+}
+
+export interface Status {
+  readonly streams: readonly StreamStatus[];
+  readonly projections: readonly ProjectionStatus[];
+  /** Events that could not be decoded when they were stored. */
+  readonly undecodable: number;
+  /** Messages that wait for their deliveries. */
+  readonly outbox: number;
+  readonly deliveries: Readonly<Record<DeliveryState, number>>;
+  readonly webhooks: readonly WebhookStatus[];
+}
+
+/** Gaps, projections and webhooks that are listed, at the most: the newest. */
+const LISTED = 200;
+
+/** A leader is shown while its lease runs and its backend lives: the same test as that of a take-over. */
+const LEADER = `CASE WHEN t.holder IS NOT NULL AND t.lease_until > clock_timestamp() AND EXISTS (
+    SELECT FROM pg_stat_activity a WHERE a.pid = t.holder_pid
+      AND (a.backend_start IS NULL OR a.backend_start = t.holder_started))
+  THEN t.holder_pid END AS "leaderPid", t.lease_until AS "leaseUntil"`;
+
+/** Reads how every stage stands. Nothing is locked or changed; the parts are read one after the other. */
+export async function readStatus(db: Queryable): Promise<Status> {
+  return {
+    streams: await readStreams(db),
+    projections: await readProjections(db),
+    undecodable: await count(db, "quarantine WHERE projection = ''"),
+    outbox: await count(db, "outbox"),
+    deliveries: await readDeliveryCounts(db),
+    webhooks: await readWebhooks(db),
+  };
+}
+
+interface Led {
+  readonly leaderPid: number | null;
+  readonly leaseUntil: Date | null;
+}
+
+function leaderOf({ leaderPid, leaseUntil }: Led): Leader | null {
+  return leaderPid === null || leaseUntil === null ? null : { pid: leaderPid, leaseUntil };
+}
+
+async function readStreams(db: Queryable): Promise<readonly StreamStatus[]> {
+  const { rows } = await db.query<Omit<StreamStatus, "leader" | "gaps"> & Led>(
+    `SELECT stream, epoch, next_ledger::int AS "nextLedger", latest_ledger::int AS "latestLedger",
+            greatest(0, latest_ledger - next_ledger + 1)::int AS lag, seq, term, halted, ${LEADER},
+            (SELECT count(*)::int FROM fencepost.conflicts c WHERE starts_with(c.token, t.stream || '-')) AS conflicts,
+            (SELECT count(*)::int FROM fencepost.watches w WHERE w.stream = t.stream AND w.next_ledger IS NOT NULL)
+              AS "catchingUp"
+     FROM fencepost.streams t ORDER BY stream`,
+  );
+  const { rows: gaps } = await db.query<Gap & { stream: string }>(
+    `SELECT stream, from_ledger::int AS "fromLedger", to_ledger::int AS "toLedger", accepted_at IS NOT NULL AS accepted
+     FROM fencepost.gaps ORDER BY found_at DESC, from_ledger DESC LIMIT ${LISTED}`,
+  );
+  return rows.map(({ leaderPid, leaseUntil, ...row }) => ({
+    ...row,
+    leader: leaderOf({ leaderPid, leaseUntil }),
+    gaps: gaps.filter((gap) => gap.stream === row.stream).map(({ stream: _, ...gap }) => gap),
+  }));
+}
+
+/** How each version of each projection stands, the newest version first. */
+export async function readProjections(db: Queryable): Promise<readonly ProjectionStatus[]> {
+  type Stop = {
+    stoppedToken: FencingToken | null;
+    stoppedEvent: string | null;
+    stoppedError: string | null;
+    stoppedAt: Date | null;
+  };
+  const { rows } = await db.query<Omit<ProjectionStatus, "leader" | "stopped"> & Led & Stop>(
+    `SELECT t.name, t.version, t.state, t.stream, t.cursor, coalesce(s.seq, 0) AS seq, t.term, ${LEADER},
+            t.stopped_token AS "stoppedToken", t.stopped_event AS "stoppedEvent", t.stopped_error AS "stoppedError",
+            t.stopped_at AS "stoppedAt",
+            (SELECT count(*)::int FROM fencepost.quarantine q
+             WHERE q.projection = t.name AND q.version = t.version) AS quarantined,
+            (SELECT count(*)::int FROM fencepost.skips k WHERE k.projection = t.name) AS skipped
+     FROM fencepost.projections t LEFT JOIN fencepost.streams s ON s.stream = t.stream
+     ORDER BY t.name, t.version DESC LIMIT ${LISTED}`,
+  );
+  return rows.map(
+    ({ leaderPid, leaseUntil, stoppedToken, stoppedEvent, stoppedError, stoppedAt, ...row }) => ({
+      ...row,
+      leader: leaderOf({ leaderPid, leaseUntil }),
+      stopped:
+        stoppedToken && stoppedAt
+          ? { token: stoppedToken, event: stoppedEvent ?? "", error: stoppedError ?? "", at: stoppedAt }
+          : null,
+    }),
+  );
+}
+
+async function readDeliveryCounts(db: Queryable): Promise<Status["deliveries"]> {
+  const { rows } = await db.query<{ state: DeliveryState; n: number }>(
+    "SELECT state, count(*)::int AS n FROM fencepost.deliveries GROUP BY state",
+  );
+  const none = { pending: 0, sending: 0, success: 0, failed: 0, in_doubt: 0 };
+  return { ...none, ...Object.fromEntries(rows.map(({ state, n }) => [state, n])) };
+}
+
+async function readWebhooks(db: Queryable): Promise<readonly WebhookStatus[]> {
+  const { rows } = await db.query<WebhookStatus>(
+    `SELECT id, url, types, active, disabled_reason AS "disabledReason",
+            (SELECT count(*)::int FROM fencepost.delivery_queue q WHERE q.webhook_id = w.id) AS waiting
+     FROM fencepost.webhooks w ORDER BY created_at DESC, id LIMIT ${LISTED}`,
+  );
+  return rows;
+}
+
+async function count(db: Queryable, from: "outbox" | "quarantine WHERE projection = ''"): Promise<number> {
+  const { rows } = await db.query<{ n: number }>(`SELECT count(*)::int AS n FROM fencepost.${from}`);
+  return rows[0]?.n ?? 0;
+}
