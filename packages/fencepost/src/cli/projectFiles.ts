@@ -1,7 +1,7 @@
 import type { SampledEvent, Samples } from "./sampleEvents.ts";
 
 /** The versions of what a new project uses beside Fencepost: those that Fencepost is tested with. */
-export interface ProjectVersions {
+interface ProjectVersions {
   readonly fencepost: string;
   readonly drizzle: string;
 }

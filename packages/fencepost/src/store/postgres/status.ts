@@ -28,7 +28,7 @@ export interface Leader {
   readonly leaseUntil: Date;
 }
 
-export interface Gap {
+interface Gap {
   readonly fromLedger: number;
   readonly toLedger: number;
   /** The owner told the stream to go on beyond it. */

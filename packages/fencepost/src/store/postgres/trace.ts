@@ -24,7 +24,7 @@ export interface TracedEvent {
 }
 
 /** `passed`: its cursor is beyond the event. Which events a projection has handlers for is in the config alone. */
-export type ProjectionStage = "waiting" | "stopped" | "skipped" | "set_aside" | "passed";
+type ProjectionStage = "waiting" | "stopped" | "skipped" | "set_aside" | "passed";
 
 export interface TracedProjection {
   readonly name: string;
