@@ -174,13 +174,17 @@ export class InvalidOptionError extends Error {
   }
 }
 
-/** Another request has been handling this event for as long as this one was ready to wait. */
+/**
+ * Another request has been handling this event for as long as this one was ready to wait; or, in SQLite, where one
+ * writes at a time, another one.
+ */
 export class InboxBusyError extends Error {
   override readonly name = "InboxBusyError";
-  readonly eventId: string;
+  readonly eventId: string | undefined;
 
-  constructor(eventId: string) {
-    super(`Event ${eventId} is being handled by another request. Answer with 500: it will be sent again.`);
+  constructor(eventId?: string) {
+    const busy = eventId === undefined ? "The inbox is in use" : `Event ${eventId} is being handled`;
+    super(`${busy} by another request. Answer with 500: the event will be sent again.`);
     this.eventId = eventId;
   }
 }
@@ -208,6 +212,18 @@ export class InboxTableMissingError extends Error {
       `The table ${table}, or one beside it, does not exist. Add inboxMigration() to your migrations, or call ensureInbox().`,
     );
     this.eventId = eventId;
+  }
+}
+
+/** This Node has no SQLite. */
+export class SqliteMissingError extends Error {
+  override readonly name = "SqliteMissingError";
+
+  constructor(cause: unknown) {
+    super(
+      "This Node has no node:sqlite: sqliteInbox needs Node 22.13 or later. Update Node, or use another inbox.",
+    );
+    this.cause = cause;
   }
 }
 

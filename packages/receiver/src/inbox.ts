@@ -76,3 +76,8 @@ const FENCE_MARGIN_SECONDS = 3_600;
 export function fencedUntil(before: number, { now, toleranceSeconds }: InboxQuery): number {
   return Math.max(before, Math.ceil(now.getTime() / 1_000)) + toleranceSeconds + FENCE_MARGIN_SECONDS;
 }
+
+/** The key of an entry as a text. */
+export function keyOf({ consumer, eventId }: Pick<InboxEntry, "consumer" | "eventId">): string {
+  return JSON.stringify([consumer, eventId]);
+}

@@ -1,5 +1,6 @@
 export { type AdapterOptions, type Answer, answerError } from "./answer.ts";
 export type { BodyLimits } from "./body.ts";
+export type { ClaimTransaction } from "./claimingInbox.ts";
 export {
   decideQuery,
   decideReceipt,
@@ -25,6 +26,7 @@ export {
   MalformedHeaderError,
   MissingHeaderError,
   NotInTransactionError,
+  SqliteMissingError,
   StaleTimestampError,
   WebhookRefusedError,
   WrongConsumerError,
@@ -32,7 +34,7 @@ export {
 export { fetchHandler, readFetchRequest } from "./fetchAdapter.ts";
 export type { WebhookHeaders } from "./headers.ts";
 export type { FoundEntry, Inbox, InboxAnswer, InboxEntry, InboxQuery } from "./inbox.ts";
-export { type MemoryTransaction, memoryInbox } from "./memoryInbox.ts";
+export { memoryInbox } from "./memoryInbox.ts";
 export type { WebhookMessage, WebhookSource } from "./message.ts";
 export { type NodeRequest, nodeHandler, readNodeRequest } from "./nodeAdapter.ts";
 export { postgresInbox } from "./postgresInbox.ts";
@@ -45,5 +47,12 @@ export {
   type ReceiverOptions,
   type WebhookHandler,
 } from "./receiver.ts";
+export { type RedisClient, redisInbox } from "./redisInbox.ts";
 export type { SqlClient, SqlPool, SqlPoolClient } from "./sqlClient.ts";
+export {
+  type SqliteDatabase,
+  type SqliteStatement,
+  type SqliteValue,
+  sqliteInbox,
+} from "./sqliteInbox.ts";
 export { verifyWebhook, type WebhookRequest } from "./verify.ts";
