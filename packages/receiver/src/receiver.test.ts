@@ -125,7 +125,7 @@ describe("the options of a receiver", () => {
   });
 });
 
-test("nothing of Node is imported but node:crypto, so that the package runs where Fetch runs", async () => {
+test("nothing of Node is imported at once but node:crypto, so that the package runs where Fetch runs", async () => {
   const folder = new URL("./", import.meta.url);
   const files = (await readdir(folder)).filter((name) => /(?<!\.test)\.ts$/.test(name));
   const imports = new Set<string>();
@@ -134,7 +134,7 @@ test("nothing of Node is imported but node:crypto, so that the package runs wher
     for (const [, module = ""] of source.matchAll(/^(?:import|export) (?!type )[^;]*? from "([^"]+)"/gm)) {
       if (!module.startsWith("./")) imports.add(module);
     }
-    expect(source).not.toMatch(/\b(?:Buffer|process)\./);
+    expect(source).not.toMatch(/\b(?:Buffer|process)\.\w/);
   }
   expect([...imports].sort()).toEqual(["@fencepost/token", "node:crypto"]);
 });
