@@ -9,7 +9,7 @@ export type EventShape =
   | {
       /** Names for the topics after the first, in their order. */
       readonly topics?: readonly string[];
-      /** A name for the value where it is not a map. */
+      /** A name for the value as a whole, a map too: it is then one field beside the topics. */
       readonly value?: string;
       readonly schema: StandardSchemaV1;
     };
