@@ -7,9 +7,9 @@ import { decideMessage } from "../../message/decideMessage.ts";
 import { decideClaimed, decideOutcome, holdsClaim } from "../../store/decideDelivery.ts";
 
 export interface Guards {
-  /** lease/term.ts, under the lock of the stream's row (ingest/ingestStep.ts, commitEvents). */
+  /** lease/term.ts, under the lock of the stream's row (ingest/ingestStep.ts), and the WHERE of moveStream. */
   readonly commitStream: typeof decideCommit;
-  /** lease/term.ts, under the lock of the projection's row (project/projectStep.ts, apply). */
+  /** lease/term.ts, under the lock of the projection's row (project/projectStep.ts). */
   readonly commitProjection: typeof decideCommit;
   /** `events`: PRIMARY KEY (token), and NOT EXISTS in insertEvents (store/postgres/streams.ts). */
   readonly decideStored: typeof decideStored;
@@ -20,6 +20,8 @@ export interface Guards {
   readonly decideClaimed: typeof decideClaimed;
   readonly decideOutcome: typeof decideOutcome;
   readonly decideReceipt: typeof decideReceipt;
+  /** A commit clears no conflict: `halted = nullif(halted, 'gap')` in moveStream (store/postgres/streams.ts). */
+  readonly alarmStays: boolean;
   /** The events of a window and the cursor are one transaction (ingest/ingestStep.ts, commitEvents). */
   readonly atomicIngest: boolean;
   /** The rows and messages of a batch and the cursor are one transaction (project/projectStep.ts, apply). */
@@ -53,6 +55,7 @@ export const INTACT: Guards = {
   decideClaimed,
   decideOutcome,
   decideReceipt,
+  alarmStays: true,
   atomicIngest: true,
   atomicProject: true,
   uniquePair: true,

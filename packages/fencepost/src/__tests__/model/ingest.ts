@@ -81,7 +81,8 @@ function commitWindow(
     if (identity === "conflict") return { to: { ...s, halted: true }, refused: true };
     if (identity === "new") stored = [...stored, event];
   }
-  return { to: { ...s, stored, nextLedger: through, halted: false }, ...(forged && { refused: false }) };
+  const halted = s.halted && world.guards.alarmStays;
+  return { to: { ...s, stored, nextLedger: through, halted }, ...(forged && { refused: false }) };
 }
 
 /** Without ingest: the next event is there. */

@@ -31,6 +31,7 @@ export const STEP_INVARIANTS = {
     const after = again(to);
     return after === to || recordsKey(after) === recordsKey(to);
   },
+  "an alarm stays until a person clears it": (before, { to }) => !before.halted || to.halted,
   "other content under a known id is refused": (_, { refused }) => refused !== false,
 } satisfies Record<string, (before: State, step: Step) => boolean>;
 

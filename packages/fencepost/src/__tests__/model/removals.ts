@@ -29,6 +29,12 @@ export const REMOVALS: readonly Removal[] = [
     breaks: ["other content under a known id is refused"],
   },
   {
+    guard: "the alarm that outlives a commit under way",
+    without: { alarmStays: false },
+    configuration: PAIRS.ingestProject,
+    breaks: ["an alarm stays until a person clears it"],
+  },
+  {
     guard: "the term in ingest's commit",
     without: { commitStream: withoutTerm },
     configuration: PAIRS.ingestProject,

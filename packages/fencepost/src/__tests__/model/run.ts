@@ -40,17 +40,17 @@ async function searchAll(): Promise<readonly Report[]> {
 function printReports(reports: readonly Report[]): void {
   const count = (n: number): string => n.toLocaleString("en-US");
   const rows = reports.map(({ states, transitions, depth, milliseconds }, i) => {
-    const { name, events, workers, claims } = CONFIGURATIONS[i]!;
-    const seconds = (milliseconds / 1000).toFixed(1);
+    const { name, first, last, events, workers, claims } = CONFIGURATIONS[i]!;
     return [
       name,
       `${events}`,
-      `${workers}`,
-      `${claims}`,
+      // A claim names its fence, never its worker: where nothing else runs, who holds it is all the same.
+      first === "deliver" ? "any" : `${workers}`,
+      last === "deliver" ? `${claims}` : "-",
       count(states),
       count(transitions),
       `${depth}`,
-      seconds,
+      (milliseconds / 1000).toFixed(1),
     ];
   });
   const head = ["configuration", "events", "workers", "claims", "states", "transitions", "depth", "seconds"];
