@@ -126,7 +126,7 @@ async function commitBatch(context: ProjectContext, row: ProjectionRow, batch: B
     });
     await useVersionSchema(client, name, version);
     const applied: Applied = await applyEvents(client, context, locked, events);
-    if (!(await moveProjection(client, locked, { cursor: lookedThrough, leaseMs }))) {
+    if (!(await moveProjection(client, row, { cursor: lookedThrough, leaseMs }))) {
       throw staleTerm(projection, row.term, "moved_cursor");
     }
     const switched = batch.overtake && lookedThrough === through;
