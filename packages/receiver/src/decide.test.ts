@@ -1,6 +1,7 @@
+import { IncomparableTokensError, sequenceToken } from "@fencepost/token";
 import fc from "fast-check";
 import { expect, test } from "vitest";
-import { decideQuery, decideReceipt } from "./index.ts";
+import { decideLatest, decideQuery, decideReceipt } from "./index.ts";
 
 test("an event that the inbox does not have is applied, and one that it has never is", () => {
   expect(decideReceipt("absent")).toBe("apply");
@@ -22,6 +23,15 @@ test("an attempt is fenced off by a fence of its own time or later, unless the e
 test("an attempt without a time does not pass a fence", () => {
   expect(decideReceipt("absent", undefined, 5)).toBe("fenced");
   expect(decideReceipt("absent", Number.NaN, 5)).toBe("fenced");
+});
+
+test("a state takes the event of a token that is newer than its last, and of the first", () => {
+  const token = (n: bigint, stream = "billing") => sequenceToken({ stream, epoch: "20260101", n });
+  expect(decideLatest(null, token(5n))).toBe("newer");
+  expect(decideLatest(token(5n), token(6n))).toBe("newer");
+  expect(decideLatest(token(5n), token(5n))).toBe("stale");
+  expect(decideLatest(token(5n), token(4n))).toBe("stale");
+  expect(() => decideLatest(token(5n), token(6n, "shop"))).toThrow(IncomparableTokensError);
 });
 
 test("a query is told what is here, what may come to be here, and what never will", () => {

@@ -1,4 +1,5 @@
 // What a receiver decides: values in, values out. Production and an exhaustive check import the same rules.
+import { compareTokens, type FencingToken } from "@fencepost/token";
 
 /** What the inbox holds for `(consumer, event id)`, read and claimed in one step. */
 export type InboxState = "absent" | "present";
@@ -31,4 +32,12 @@ export type ReceiptStatus = "received" | "in_progress" | "fenced";
 export function decideQuery(found: InboxState | "running"): ReceiptStatus {
   if (found === "present") return "received";
   return found === "running" ? "in_progress" : "fenced";
+}
+
+/** How a token stands to the last one that was applied to the same key: `stale` is that one again, or one before. */
+export type TokenOrder = "newer" | "stale";
+
+/** Decides whether a state may take the event of `token`. Throws IncomparableTokensError for two streams. */
+export function decideLatest(last: FencingToken | null, token: FencingToken): TokenOrder {
+  return last === null || compareTokens(token, last) > 0 ? "newer" : "stale";
 }

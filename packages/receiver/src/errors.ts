@@ -215,6 +215,15 @@ export class InboxTableMissingError extends Error {
   }
 }
 
+/** The inbox of this receiver cannot do this. */
+export class UnsupportedByInboxError extends Error {
+  override readonly name = "UnsupportedByInboxError";
+
+  constructor(method: string, reason: string) {
+    super(`${method} is not for this inbox: ${reason}.`);
+  }
+}
+
 /** This Node has no SQLite. */
 export class SqliteMissingError extends Error {
   override readonly name = "SqliteMissingError";
@@ -227,13 +236,14 @@ export class SqliteMissingError extends Error {
   }
 }
 
-/** `once` was called outside a transaction, or the handler ended the transaction it was given. */
+/** `once` or `latest` was called outside a transaction, or the handler ended the transaction it was given. */
 export class NotInTransactionError extends Error {
   override readonly name = "NotInTransactionError";
-  readonly eventId: string;
+  readonly eventId: string | undefined;
 
-  constructor(problem: string, eventId: string) {
-    super(`${problem}: the inbox row of event ${eventId} and the handler's effects would not be one.`);
+  constructor(problem: string, eventId?: string) {
+    const row = eventId === undefined ? "the token" : `the inbox row of event ${eventId}`;
+    super(`${problem}: ${row} and the handler's effects would not be one.`);
     this.eventId = eventId;
   }
 }

@@ -1,5 +1,5 @@
 import type { EventId, FencingToken } from "@fencepost/token";
-import type { InboxState, ReceiptStatus } from "./decide.ts";
+import type { InboxState, ReceiptStatus, TokenOrder } from "./decide.ts";
 import type { AskedEvent } from "./receiptQuery.ts";
 
 /** What an inbox stores of an event; `(consumer, eventId)` is unique. */
@@ -64,6 +64,25 @@ export interface Inbox<Tx extends Base, Base = Tx> {
    * key of each event as `record` does, without waiting long: one of the two sees what the other did.
    */
   ask(query: InboxQuery): Promise<InboxAnswer>;
+
+  /**
+   * Forgets at most `limit` events of the consumer that were attempted before this time; says how many. A query is
+   * told so from the same moment. Absent where events expire by themselves.
+   */
+  prune?(consumer: string, attemptedBefore: Date, limit: number): Promise<number>;
+
+  /**
+   * Remembers in `tx` the last token of a key, by `decideLatest`. Absent where it could be remembered without its
+   * effect: the next attempt would be refused as stale, and the effect lost.
+   */
+  latest?(tx: Base, entry: LatestEntry): Promise<TokenOrder>;
+}
+
+/** A token that is to be the last one of a key. */
+export interface LatestEntry {
+  readonly consumer: string;
+  readonly key: string;
+  readonly token: FencingToken;
 }
 
 /** Seconds that a fence outlives the last moment at which an attempt before it could be verified. */

@@ -2,11 +2,13 @@ export { type AdapterOptions, type Answer, answerError } from "./answer.ts";
 export type { BodyLimits } from "./body.ts";
 export type { ClaimTransaction } from "./claimingInbox.ts";
 export {
+  decideLatest,
   decideQuery,
   decideReceipt,
   type InboxState,
   type ReceiptDecision,
   type ReceiptStatus,
+  type TokenOrder,
 } from "./decide.ts";
 export {
   AttemptFencedError,
@@ -28,12 +30,13 @@ export {
   NotInTransactionError,
   SqliteMissingError,
   StaleTimestampError,
+  UnsupportedByInboxError,
   WebhookRefusedError,
   WrongConsumerError,
 } from "./errors.ts";
 export { fetchHandler, readFetchRequest } from "./fetchAdapter.ts";
 export type { WebhookHeaders } from "./headers.ts";
-export type { FoundEntry, Inbox, InboxAnswer, InboxEntry, InboxQuery } from "./inbox.ts";
+export type { FoundEntry, Inbox, InboxAnswer, InboxEntry, InboxQuery, LatestEntry } from "./inbox.ts";
 export { memoryInbox } from "./memoryInbox.ts";
 export type { WebhookMessage, WebhookSource } from "./message.ts";
 export { type NodeRequest, nodeHandler, readNodeRequest } from "./nodeAdapter.ts";
@@ -42,6 +45,7 @@ export { ensureInbox, inboxMigration } from "./postgresTables.ts";
 export { type AskedEvent, isReceiptQuery, type ReceiptAnswer, type ReceiptQuery } from "./receiptQuery.ts";
 export {
   createReceiver,
+  type Pruned,
   type Receipt,
   type Receiver,
   type ReceiverOptions,

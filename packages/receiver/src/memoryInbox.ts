@@ -2,7 +2,7 @@ import { type ClaimStore, type ClaimTransaction, claimingInbox } from "./claimin
 import { decideQuery } from "./decide.ts";
 import { type Deferred, deferred } from "./deferred.ts";
 import { InboxFullError } from "./errors.ts";
-import { fencedUntil, type Inbox, type InboxQuery, keyOf } from "./inbox.ts";
+import { fencedUntil, type Inbox, type InboxEntry, type InboxQuery, keyOf } from "./inbox.ts";
 import { positiveInteger } from "./options.ts";
 import type { AskedEvent } from "./receiptQuery.ts";
 
@@ -27,15 +27,16 @@ export function memoryInbox(options: {
   const max = positiveInteger("max", options.max);
   const waitMs = positiveInteger("waitMs", options.waitMs ?? 10_000);
   const startedAt = Math.ceil((options.now?.() ?? new Date()).getTime() / 1_000);
-  const handled = new Map<string, number>(); // in the order of arrival: the first is the oldest
+  /** In the order of arrival: the first is the oldest. */
+  const handled = new Map<string, Pick<InboxEntry, "consumer" | "attemptTimestamp">>();
   const running = new Map<string, Deferred>();
   const fences = new Map<string, { readonly before: number; readonly until: number }>();
   /** All attempts of what was forgotten are earlier than this. */
   let forgottenUntil = 0;
 
-  function forget(key: string, attemptTimestamp: number): void {
+  function forget(key: string, until: number): void {
     handled.delete(key);
-    forgottenUntil = Math.max(forgottenUntil, attemptTimestamp + 1);
+    forgottenUntil = Math.max(forgottenUntil, until);
   }
 
   function fenceOff(key: string, { eventId, before }: AskedEvent, query: InboxQuery): void {
@@ -54,7 +55,7 @@ export function memoryInbox(options: {
       if (handled.has(key)) return { state: "present" };
       if (running.size >= max) throw new InboxFullError(max, entry.eventId);
       const [oldest] = handled;
-      if (oldest && handled.size + running.size >= max) forget(...oldest);
+      if (oldest && handled.size + running.size >= max) forget(oldest[0], oldest[1].attemptTimestamp + 1);
       running.set(key, deferred());
       const fence = fences.get(key);
       return { state: "absent", ...(fence && { fencedBefore: fence.before }) };
@@ -62,7 +63,8 @@ export function memoryInbox(options: {
 
     async settle(entry, _owner, isHandled) {
       const key = keyOf(entry);
-      if (isHandled) handled.set(key, entry.attemptTimestamp);
+      const { consumer, attemptTimestamp } = entry;
+      if (isHandled) handled.set(key, { consumer, attemptTimestamp });
       const run = running.get(key);
       running.delete(key);
       run?.resolve();
@@ -83,5 +85,19 @@ export function memoryInbox(options: {
     },
   };
 
-  return claimingInbox(store, waitMs);
+  return {
+    ...claimingInbox(store, waitMs),
+
+    async prune(consumer, attemptedBefore, limit) {
+      const until = Math.ceil(attemptedBefore.getTime() / 1_000);
+      let removed = 0;
+      for (const [key, entry] of handled) {
+        if (removed === limit) break;
+        if (entry.consumer !== consumer || entry.attemptTimestamp >= until) continue;
+        forget(key, until);
+        removed++;
+      }
+      return removed;
+    },
+  };
 }

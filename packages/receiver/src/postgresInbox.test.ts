@@ -1,4 +1,4 @@
-import type { EventId } from "@fencepost/token";
+import { type EventId, sequenceToken } from "@fencepost/token";
 import pg from "pg";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { inboxConformance } from "./__tests__/inboxConformance.ts";
@@ -95,10 +95,7 @@ describe("a PostgreSQL inbox", () => {
   inboxConformance({
     create: async (options) => (await newInbox(options)).inbox,
     untilWaiting: (count) => fixture.untilWaiting(count),
-  });
-
-  test("says that it is transactional", async () => {
-    expect((await newInbox()).inbox.transactional).toBe(true);
+    transactional: true,
   });
 
   test("stores the token, the type and the time of what was received", async () => {
@@ -450,6 +447,94 @@ describe("once", () => {
     const error = await thrown(() => receiver.handle(signedRequest({}), () => {}));
     expect(error).toBeInstanceOf(InboxTableMissingError);
     expect(error).toMatchObject({ eventId: "evt_1", message: expect.stringContaining("ensureInbox") });
+  });
+});
+
+describe("the latest of a key", () => {
+  const token = (n: bigint) => sequenceToken({ stream: "billing", epoch: "20260101", n });
+
+  test("is refused on a pool, or a client without BEGIN, and nothing is remembered", async () => {
+    const { receiver } = await newReceiver();
+    const client = await pool.connect();
+    try {
+      for (const tx of [client, pool]) {
+        const error = await thrown(() => receiver.latest(tx, "pool_1", token(5n)));
+        expect(error).toBeInstanceOf(NotInTransactionError);
+        expect(error).toMatchObject({ message: expect.stringContaining("latest() was called") });
+      }
+    } finally {
+      client.release();
+    }
+    await inOwnTransaction(async (own) => {
+      expect(await receiver.latest(own, "pool_1", token(1n))).toBe("newer");
+    }, "COMMIT");
+  });
+
+  test("is not decided on an old snapshot", async () => {
+    for (const isolation of ["REPEATABLE READ", "SERIALIZABLE"]) {
+      const { receiver } = await newReceiver();
+      await inOwnTransaction(async (client) => {
+        await client.query(`SET TRANSACTION ISOLATION LEVEL ${isolation}`);
+        await client.query("SELECT count(*) FROM effects"); // takes the snapshot
+        await inOwnTransaction(async (other) => {
+          await receiver.latest(other, "pool_1", token(5n));
+        }, "COMMIT");
+        const error = await thrown(() => receiver.latest(client, "pool_1", token(4n)));
+        expect(error).toMatchObject({ code: "40001" });
+      }, "ROLLBACK");
+    }
+  });
+
+  test("needs its table, and says so", async () => {
+    const receiver = createReceiver({ secrets: SECRET, inbox: postgresInbox({ pool, table: "not_there" }) });
+    await inOwnTransaction(async (client) => {
+      const error = await thrown(() => receiver.latest(client, "pool_1", token(1n)));
+      expect(error).toBeInstanceOf(InboxTableMissingError);
+    }, "ROLLBACK");
+  });
+});
+
+describe("a large inbox", () => {
+  test("is pruned in steps, to the end, and leaves alone what is in use", async () => {
+    const { receiver, table } = await newReceiver();
+    await pool.query(
+      `INSERT INTO ${table} (consumer, event_id, attempted_at, received_at)
+       SELECT 'default', 'evt_' || n, to_timestamp(n), to_timestamp(n) FROM generate_series(1, 2500) AS n`,
+    );
+    const inUse = await pool.connect();
+    try {
+      await inUse.query("BEGIN");
+      await receiver.once(inUse, signedRequest({}), () => {}); // a duplicate of evt_1
+      expect(await receiver.pruneInbox({ olderThan: new Date(2_400_000) })).toEqual({
+        removed: 2_398,
+        complete: true,
+      });
+      await inUse.query("COMMIT");
+    } finally {
+      inUse.release();
+    }
+    expect(await receiver.pruneInbox({ olderThan: new Date(2_400_000) })).toEqual({
+      removed: 1,
+      complete: true,
+    });
+    const { rows } = await pool.query(`SELECT count(*)::int FROM ${table}`);
+    expect(rows).toEqual([{ count: 101 }]);
+  });
+
+  test("finds what to prune by an index, however much it holds", async () => {
+    const { table } = await newReceiver();
+    await pool.query(
+      `INSERT INTO ${table} (consumer, event_id, attempted_at, received_at)
+       SELECT 'default', 'evt_' || n, to_timestamp(n), to_timestamp(n) FROM generate_series(1, 20000) AS n`,
+    );
+    await pool.query(`ANALYZE ${table}`);
+    for (const where of [
+      "consumer = 'default' AND attempted_at < to_timestamp(5)",
+      "received_at IS NULL AND fenced_until < now()",
+    ]) {
+      const { rows } = await pool.query(`EXPLAIN SELECT ctid FROM ${table} WHERE ${where} LIMIT 200`);
+      expect(rows.map((row) => row["QUERY PLAN"]).join()).toContain("Index Scan");
+    }
   });
 });
 

@@ -1,12 +1,19 @@
-import type { EventId } from "@fencepost/token";
-import { decideQuery, type ReceiptStatus } from "./decide.ts";
+import type { EventId, FencingToken } from "@fencepost/token";
+import { decideLatest, decideQuery, type ReceiptStatus, type TokenOrder } from "./decide.ts";
 import {
   CommitBecameRollbackError,
   InboxBusyError,
   InboxTableMissingError,
   NotInTransactionError,
 } from "./errors.ts";
-import { type FoundEntry, fencedUntil, type Inbox, type InboxEntry, type InboxQuery } from "./inbox.ts";
+import {
+  type FoundEntry,
+  fencedUntil,
+  type Inbox,
+  type InboxEntry,
+  type InboxQuery,
+  type LatestEntry,
+} from "./inbox.ts";
 import { positiveInteger } from "./options.ts";
 import { type InboxTables, inboxTables } from "./postgresTables.ts";
 import type { AskedEvent } from "./receiptQuery.ts";
@@ -87,6 +94,25 @@ export function postgresInbox<Client extends SqlPoolClient>(options: {
       }
       return { statuses, retainedSince };
     },
+
+    async prune(consumer, attemptedBefore, limit) {
+      return ownTransaction(async (client) => {
+        await client.query(
+          `INSERT INTO ${tables.retained} AS retained VALUES ($1, $2::timestamptz) ON CONFLICT (consumer) DO UPDATE
+           SET retained_since = greatest(retained.retained_since, excluded.retained_since)`,
+          [consumer, attemptedBefore.toISOString()],
+        );
+        const { rowCount } = await client.query(
+          `DELETE FROM ${tables.inbox} WHERE ctid = ANY (ARRAY(
+             SELECT ctid FROM ${tables.inbox} WHERE consumer = $1 AND attempted_at < $2::timestamptz
+             ORDER BY attempted_at LIMIT $3 FOR UPDATE SKIP LOCKED))`,
+          [consumer, attemptedBefore.toISOString(), limit],
+        );
+        return rowCount ?? 0;
+      });
+    },
+
+    latest: (tx, entry) => rememberLatest(tx, tables, entry),
   };
 }
 
@@ -188,6 +214,34 @@ async function removeOldFences(tx: SqlClient, { inbox }: InboxTables, now: Date)
        LIMIT ${2 * ASKED_AT_ONCE} FOR UPDATE SKIP LOCKED))`,
     [now.toISOString()],
   );
+}
+
+async function rememberLatest(
+  tx: SqlClient,
+  { latest }: InboxTables,
+  { consumer, key, token }: LatestEntry,
+): Promise<TokenOrder> {
+  try {
+    // Holds the row, new or not, until the transaction ends.
+    const { rows } = await tx.query(
+      `INSERT INTO ${latest} AS latest (consumer, key) VALUES ($1::text, $2::text)
+       ON CONFLICT (consumer, key) DO UPDATE SET token = latest.token
+       RETURNING token, txid_current()::text AS transaction`,
+      [consumer, key],
+    );
+    const [row] = rows as { token: FencingToken | null; transaction: string }[];
+    const order = decideLatest(row?.token ?? null, token);
+    if (order === "stale") return order;
+    const { rows: updated } = await tx.query(
+      `UPDATE ${latest} SET token = $3::text
+       WHERE consumer = $1::text AND key = $2::text AND txid_current()::text = $4::text RETURNING 1 AS one`,
+      [consumer, key, token, row?.transaction ?? ""],
+    );
+    if (updated.length === 1) return order;
+    throw new NotInTransactionError("latest() was called on a client without BEGIN, or on a pool");
+  } catch (error) {
+    throw sqlState(error) === "42P01" ? new InboxTableMissingError(latest) : error;
+  }
 }
 
 async function readRetainedSince(

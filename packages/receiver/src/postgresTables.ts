@@ -13,11 +13,13 @@ export interface InboxTables {
   readonly inbox: string;
   /** How far back the inbox of a consumer is complete. */
   readonly retained: string;
+  /** The last token of each key. */
+  readonly latest: string;
 }
 
 /** The statements that create the tables of the inbox, for the customer's own migrations. Harmless when repeated. */
 export function inboxMigration(table: string = DEFAULT_TABLE): string {
-  const { inbox, retained } = inboxTables(table);
+  const { inbox, retained, latest } = inboxTables(table);
   const name = table.split(".").at(-1);
   return `CREATE TABLE IF NOT EXISTS ${inbox} (
   consumer      text        NOT NULL,
@@ -36,6 +38,12 @@ CREATE INDEX IF NOT EXISTS "${name}_fenced" ON ${inbox} (fenced_until) WHERE rec
 CREATE TABLE IF NOT EXISTS ${retained} (
   consumer       text        PRIMARY KEY,
   retained_since timestamptz NOT NULL
+);
+CREATE TABLE IF NOT EXISTS ${latest} (
+  consumer text NOT NULL,
+  key      text NOT NULL,
+  token    text COLLATE "C",
+  PRIMARY KEY (consumer, key)
 );`;
 }
 
@@ -54,5 +62,5 @@ export function inboxTables(table: string = DEFAULT_TABLE): InboxTables {
     throw new InvalidOptionError("table", rule, table);
   }
   const quoted = (ending: string) => `${schema === undefined ? "" : `"${schema}".`}"${own}${ending}"`;
-  return { inbox: quoted(""), retained: quoted("_retained") };
+  return { inbox: quoted(""), retained: quoted("_retained"), latest: quoted("_latest") };
 }

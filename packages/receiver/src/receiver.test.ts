@@ -79,6 +79,12 @@ describe("a receiver with a memory inbox", () => {
   });
 });
 
+test("a receiver stops pruning after a million events, and says that there is more to do", async () => {
+  const endless = { ...memoryInbox({ max: 1 }), prune: async (_: string, __: Date, limit: number) => limit };
+  const { pruneInbox } = createReceiver({ secrets: SECRET, inbox: endless, now: () => NOW });
+  expect(await pruneInbox({ olderThan: new Date(0) })).toEqual({ removed: 1_000_000, complete: false });
+});
+
 describe("the options of a receiver", () => {
   test("are a limit of 1 MiB, 300 s of tolerance and the clock of the machine, unless given", async () => {
     const receiver = createReceiver({ secrets: SECRET, inbox: memoryInbox({ max: 1 }) });

@@ -1,9 +1,15 @@
+import type { FencingToken } from "@fencepost/token";
 import { type BodyLimits, DEFAULT_LIMITS } from "./body.ts";
-import { decideReceipt } from "./decide.ts";
-import { AttemptFencedError, InvalidOptionError, WrongConsumerError } from "./errors.ts";
+import { decideReceipt, type TokenOrder } from "./decide.ts";
+import {
+  AttemptFencedError,
+  InvalidOptionError,
+  UnsupportedByInboxError,
+  WrongConsumerError,
+} from "./errors.ts";
 import type { Inbox } from "./inbox.ts";
 import type { WebhookMessage } from "./message.ts";
-import { positiveInteger } from "./options.ts";
+import { positiveInteger, retryHorizon } from "./options.ts";
 import type { ReceiptAnswer, ReceiptQuery } from "./receiptQuery.ts";
 import { decodeSecrets } from "./secret.ts";
 import { DEFAULT_TOLERANCE_SECONDS, eventOnly, verifyWithKeys, type WebhookRequest } from "./verify.ts";
@@ -57,7 +63,38 @@ export interface Receiver<Tx extends Base, Base = Tx> {
    * the JSON of it. Throws WrongConsumerError, and what the inbox throws; fences may then stand, which is harmless.
    */
   answerQuery(query: ReceiptQuery): Promise<ReceiptAnswer>;
+
+  /**
+   * For state that each event replaces: remembers, in the same transaction, `token` as the last one that was applied
+   * to `key`. `stale`, and nothing is remembered, if that one is the same or a later one: leave the state as it is.
+   * `key` is 1 to 512 characters, and belongs to the consumer.
+   *
+   * Throws IncomparableTokensError for tokens of two streams, NotInTransactionError, UnsupportedByInboxError for an
+   * inbox that is not transactional, and the errors of the database.
+   */
+  latest(tx: Base, key: string, token: FencingToken): Promise<TokenOrder>;
+
+  /**
+   * Forgets the events of this consumer whose attempt was made before `olderThan`, in short transactions, up to a
+   * million events a call. What is forgotten and sent again is applied again: so `olderThan` must be 7 days ago at
+   * the least, or `retryHorizonMs`, the time in which the sender may still send an event, if that is given.
+   *
+   * Throws InvalidOptionError, UnsupportedByInboxError for an inbox whose events expire by themselves, and the errors
+   * of the database; what was forgotten by then stays so.
+   */
+  pruneInbox(options: { readonly olderThan: Date; readonly retryHorizonMs?: number }): Promise<Pruned>;
 }
+
+/** What {@link Receiver.pruneInbox} did. */
+export interface Pruned {
+  /** Events that were forgotten. */
+  readonly removed: number;
+  /** False if there is more to do: call it again. */
+  readonly complete: boolean;
+}
+
+const PRUNE_STEP = 1_000;
+const MAX_PRUNE_STEPS = 1_000;
 
 /** The options of {@link createReceiver}. */
 export interface ReceiverOptions<Tx extends Base, Base = Tx> extends Partial<BodyLimits> {
@@ -151,6 +188,35 @@ export function createReceiver<Tx extends Base, Base = Tx>(
           status: statuses.get(eventId) ?? "in_progress",
         })),
       };
+    },
+
+    async latest(tx, key, token) {
+      if (typeof key !== "string" || key.length < 1 || key.length > 512) {
+        throw new InvalidOptionError("key", "a text of 1 to 512 characters", key);
+      }
+      if (inbox.latest === undefined) {
+        throw new UnsupportedByInboxError("latest", "it would not be in one transaction with the effects");
+      }
+      return inbox.latest(tx, { consumer, key, token });
+    },
+
+    async pruneInbox({ olderThan, retryHorizonMs }) {
+      // A request can be replayed for as long as its signature is accepted.
+      const atLeast = Math.max(retryHorizon(retryHorizonMs), 2_000 * toleranceSeconds);
+      if (!(now().getTime() - olderThan.getTime() >= atLeast)) {
+        const rule = `${atLeast} ms ago or earlier, as the sender may send an event again for so long`;
+        throw new InvalidOptionError("olderThan", rule, olderThan);
+      }
+      if (inbox.prune === undefined) {
+        throw new UnsupportedByInboxError("pruneInbox", "its events expire by themselves");
+      }
+      let removed = 0;
+      for (let step = 0; step < MAX_PRUNE_STEPS; step++) {
+        const count = await inbox.prune(consumer, olderThan, PRUNE_STEP);
+        removed += count;
+        if (count < PRUNE_STEP) return { removed, complete: true };
+      }
+      return { removed, complete: false };
     },
   };
 }

@@ -40,7 +40,9 @@ describe.skipIf(!hasRedis)(title, () => {
     };
   }
 
-  function newInbox(options: { waitMs?: number; leaseMs?: number; keepMs?: number } = {}) {
+  function newInbox(
+    options: { waitMs?: number; leaseMs?: number; keepMs?: number; retryHorizonMs?: number } = {},
+  ) {
     waiting = new Set();
     return redisInbox({ client: watched(), prefix: `test:${++prefixes}`, ...options });
   }
@@ -49,11 +51,8 @@ describe.skipIf(!hasRedis)(title, () => {
     create: async (options) => newInbox(options),
     untilWaiting: (count) =>
       waitUntil(() => waiting.size === count, { what: `${count} transactions wait for another one` }),
-    ownClock: true,
-  });
-
-  test("says that it is not transactional", () => {
-    expect(newInbox().transactional).toBe(false);
+    transactional: false,
+    expires: true,
   });
 
   const handle = (inbox: Inbox<ClaimTransaction>, work: () => Promise<unknown> = async () => {}) =>
@@ -82,7 +81,7 @@ describe.skipIf(!hasRedis)(title, () => {
   });
 
   test("forgets a handled event after its time, and says so", async () => {
-    const inbox = newInbox({ keepMs: 100, leaseMs: 60 });
+    const inbox = newInbox({ keepMs: 100, retryHorizonMs: 100, leaseMs: 60 });
     await handle(inbox);
     await waitUntil(async () => (await client.exists(keyNow())) === 0, { what: "the event expires" });
     expect((await ask(inbox)).status).toBe("fenced");
@@ -195,7 +194,14 @@ describe.skipIf(!hasRedis)(title, () => {
     expect(found).toEqual({ state: "absent", fencedBefore: ATTEMPT_TIME });
   });
 
-  test.each([{ keepMs: 0 }, { leaseMs: -1 }, { waitMs: 1.5 }])("cannot be made with %j", (options) => {
+  test.each([
+    { keepMs: 0 },
+    { keepMs: 7 * 86_400_000 - 1 },
+    { keepMs: 99, retryHorizonMs: 100 },
+    { retryHorizonMs: 0 },
+    { leaseMs: -1 },
+    { waitMs: 1.5 },
+  ])("cannot be made with %j", (options) => {
     expect(() => newInbox(options)).toThrow(InvalidOptionError);
   });
 

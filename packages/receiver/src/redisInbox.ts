@@ -1,7 +1,8 @@
 import { type ClaimStore, type ClaimTransaction, claimingInbox } from "./claimingInbox.ts";
 import { decideQuery, type InboxState } from "./decide.ts";
+import { InvalidOptionError } from "./errors.ts";
 import { fencedUntil, type Inbox, type InboxEntry, keyOf } from "./inbox.ts";
-import { positiveInteger } from "./options.ts";
+import { positiveInteger, retryHorizon } from "./options.ts";
 
 /** What this package needs of a Redis client; `Redis` and `Cluster` of `ioredis` have it. */
 export interface RedisClient {
@@ -18,8 +19,8 @@ const POLL_MS = 25;
  * again, and so does a Redis that forgets (a failover, an eviction policy other than `noeviction`, no append-only
  * file). It narrows the window, it does not close it.
  *
- * An event is known for `keepMs` after it was handled (30 days unless given); it must not be shorter than the time
- * in which the sender may still send it. A process that handles an event holds it by a lease of `leaseMs` (30 000
+ * An event is known for `keepMs` after it was handled (30 days unless given), then it expires. That must not be less
+ * than 7 days, or than `retryHorizonMs`, the time in which the sender may still send an event, if given. A process that handles an event holds it by a lease of `leaseMs` (30 000
  * unless given), renewed while the handler runs: when the process dies, the event waits that long. A duplicate of
  * an event that is being handled waits `waitMs` (10 000 unless given) for it, then throws InboxBusyError. Keys begin
  * with `prefix` (`fencepost:inbox` unless given); each script uses one, so a cluster serves as well.
@@ -28,11 +29,20 @@ export function redisInbox(options: {
   readonly client: RedisClient;
   readonly prefix?: string;
   readonly keepMs?: number;
+  readonly retryHorizonMs?: number;
   readonly leaseMs?: number;
   readonly waitMs?: number;
 }): Inbox<ClaimTransaction> {
   const { client, prefix = "fencepost:inbox" } = options;
   const keepMs = positiveInteger("keepMs", options.keepMs ?? 30 * 86_400_000);
+  const horizonMs = retryHorizon(options.retryHorizonMs);
+  if (keepMs < horizonMs) {
+    throw new InvalidOptionError(
+      "keepMs",
+      `${horizonMs} or more: for so long an event may be sent again`,
+      keepMs,
+    );
+  }
   const leaseMs = positiveInteger("leaseMs", options.leaseMs ?? 30_000);
   const waitMs = positiveInteger("waitMs", options.waitMs ?? 10_000);
   const renewals = new Map<string, ReturnType<typeof setInterval>>();

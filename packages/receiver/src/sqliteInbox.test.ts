@@ -4,7 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { setImmediate as nextTurn } from "node:timers/promises";
-import type { EventId } from "@fencepost/token";
+import { type EventId, sequenceToken } from "@fencepost/token";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { startHandlingProcess } from "./__tests__/handlingProcess.ts";
 import { inboxConformance } from "./__tests__/inboxConformance.ts";
@@ -69,11 +69,8 @@ describe("a SQLite inbox", () => {
   inboxConformance({
     create: async (options) => inboxAt(newPath(), options),
     untilWaiting: async () => nextTurn(), // nothing but promises keeps a transaction from the queue
+    transactional: true,
     oneAtATime: true,
-  });
-
-  test("says that it is transactional", () => {
-    expect(inboxAt(newPath()).transactional).toBe(true);
   });
 
   test("has an event's effects and its record in one transaction", async () => {
@@ -220,6 +217,17 @@ describe("once in a transaction of one's own in SQLite", () => {
       expect(error).toBeInstanceOf(NotInTransactionError);
       expect(error).toMatchObject({ message: expect.stringContaining("ended the transaction") });
     }
+  });
+
+  test("is needed for the latest of a key", async () => {
+    const { own, receiver } = newReceiver();
+    const token = sequenceToken({ stream: "billing", epoch: "20260101", n: 1n });
+    const error = await thrown(() => receiver.latest(own, "pool_1", token));
+    expect(error).toBeInstanceOf(NotInTransactionError);
+    expect(error).toMatchObject({ message: expect.stringContaining("latest() was called") });
+    own.exec("BEGIN");
+    expect(await receiver.latest(own, "pool_1", token)).toBe("newer");
+    own.exec("COMMIT");
   });
 
   test("sees a fence that came after its snapshot, or keeps it from being made", async () => {

@@ -1,8 +1,15 @@
-import type { EventId } from "@fencepost/token";
-import { decideQuery, type ReceiptStatus } from "./decide.ts";
+import type { EventId, FencingToken } from "@fencepost/token";
+import { decideLatest, decideQuery, type ReceiptStatus, type TokenOrder } from "./decide.ts";
 import { deferred } from "./deferred.ts";
 import { InboxBusyError, NotInTransactionError, SqliteMissingError } from "./errors.ts";
-import { type FoundEntry, fencedUntil, type Inbox, type InboxEntry, type InboxQuery } from "./inbox.ts";
+import {
+  type FoundEntry,
+  fencedUntil,
+  type Inbox,
+  type InboxEntry,
+  type InboxQuery,
+  type LatestEntry,
+} from "./inbox.ts";
 import { positiveInteger } from "./options.ts";
 import { type TimeLimit, timeLimit } from "./timeLimit.ts";
 
@@ -37,7 +44,7 @@ const REMOVED_FENCES = 1_000;
  * InboxBusyError; a receipt query is answered with `in_progress`. `once` takes any connection to the file that is in
  * a transaction. The tables, which begin with `fencepost_inbox`, are made where they are missing.
  *
- * Throws SqliteMissingError where Node has no SQLite, and from `once` NotInTransactionError.
+ * Throws SqliteMissingError where Node has no SQLite, and from `once` and `latest` NotInTransactionError.
  */
 export function sqliteInbox(options: {
   readonly path: string;
@@ -127,6 +134,29 @@ export function sqliteInbox(options: {
       }
     },
 
+    async prune(consumer, attemptedBefore, limit) {
+      const until = Math.ceil(attemptedBefore.getTime() / 1_000);
+      return transaction(async (db) => {
+        db.exec(MIGRATION);
+        db.prepare(
+          `INSERT INTO fencepost_inbox_retained VALUES (?, ?) ON CONFLICT (consumer) DO UPDATE
+           SET retained_since = max(retained_since, excluded.retained_since)`,
+        ).run(consumer, until);
+        return db
+          .prepare(
+            `DELETE FROM fencepost_inbox WHERE (consumer, event_id) IN (
+               SELECT consumer, event_id FROM fencepost_inbox WHERE consumer = ? AND attempted_at < ? LIMIT ?)
+             RETURNING 1`,
+          )
+          .all(consumer, until, limit).length;
+      });
+    },
+
+    async latest(tx, entry) {
+      assertTransaction(tx, "latest");
+      return rememberLatest(tx, entry);
+    },
+
     close: () => inTurn(async (db) => db.close()),
   };
 }
@@ -160,6 +190,12 @@ CREATE TABLE IF NOT EXISTS fencepost_inbox_retained (
   consumer       TEXT NOT NULL PRIMARY KEY,
   retained_since INTEGER NOT NULL
 ) STRICT;
+CREATE TABLE IF NOT EXISTS fencepost_inbox_latest (
+  consumer TEXT NOT NULL,
+  key      TEXT NOT NULL,
+  token    TEXT NOT NULL,
+  PRIMARY KEY (consumer, key)
+) STRICT, WITHOUT ROWID;
 `;
 
 /** Records an event, whether it is new or only has a fence. */
@@ -221,14 +257,36 @@ function readRetainedSince(tx: SqliteDatabase, consumer: string): Date | null {
   return row === undefined ? null : new Date(row.retained_since * 1_000);
 }
 
+function rememberLatest(tx: SqliteDatabase, { consumer, key, token }: LatestEntry): TokenOrder {
+  try {
+    tx.exec(MIGRATION);
+    const row = tx
+      .prepare("SELECT token FROM fencepost_inbox_latest WHERE consumer = ? AND key = ?")
+      .get(consumer, key) as { token: FencingToken } | undefined;
+    const order = decideLatest(row?.token ?? null, token);
+    if (order === "newer") {
+      tx.prepare(
+        `INSERT INTO fencepost_inbox_latest VALUES (?, ?, ?)
+         ON CONFLICT (consumer, key) DO UPDATE SET token = excluded.token`,
+      ).run(consumer, key, token);
+    }
+    return order;
+  } catch (error) {
+    throw isBusy(error) ? new InboxBusyError() : error;
+  }
+}
+
+function assertTransaction(tx: SqliteDatabase, method: string, eventId?: EventId): void {
+  if (!quietly(tx, "BEGIN")) return; // there is one already
+  quietly(tx, "ROLLBACK");
+  throw new NotInTransactionError(`${method}() was called on a connection without BEGIN`, eventId);
+}
+
 // The savepoint undoes the row when the handler fails and the caller goes on. Its release proves that the
 // transaction is still the one that the row was written in.
 function beginSavepoint(tx: SqliteDatabase, { eventId }: InboxEntry): void {
   // Alone, a savepoint would begin a transaction of its own, and its release would commit it.
-  if (quietly(tx, "BEGIN")) {
-    quietly(tx, "ROLLBACK");
-    throw new NotInTransactionError("once() was called on a connection without BEGIN", eventId);
-  }
+  assertTransaction(tx, "once", eventId);
   tx.exec("SAVEPOINT fencepost_inbox");
 }
 

@@ -4,6 +4,7 @@ import { describe, expect, test } from "vitest";
 import { deferred } from "../deferred.ts";
 import { type Inbox, InboxBusyError, type InboxEntry, type InboxState } from "../index.ts";
 import { queryConformance } from "./queryConformance.ts";
+import { latestConformance, pruningConformance } from "./retentionConformance.ts";
 import { ATTEMPT_TIME } from "./signedRequest.ts";
 import { thrown } from "./thrown.ts";
 
@@ -15,15 +16,22 @@ export interface InboxUnderTest<Tx extends Base, Base = Tx> {
   untilWaiting(count: number): Promise<void>;
   /** True if one transaction runs at a time, whatever it handles. */
   readonly oneAtATime?: boolean;
-  /** True if fences go by a clock of the inbox's own. */
-  readonly ownClock?: boolean;
+  readonly transactional: boolean;
+  /** True if events and fences expire by themselves, by a clock of the inbox's own. */
+  readonly expires?: boolean;
 }
 
 /** What every inbox must do, whatever it keeps its entries in. */
 export function inboxConformance<Tx extends Base, Base>(subject: InboxUnderTest<Tx, Base>): void {
   queryConformance(subject);
+  pruningConformance(subject);
+  latestConformance(subject);
 
   describe("as every inbox", () => {
+    test("says whether it is transactional", async () => {
+      expect((await subject.create()).transactional).toBe(subject.transactional);
+    });
+
     test("finds an event absent once, and present ever after", async () => {
       const inbox = await subject.create();
       expect(await receive(inbox, entry("evt_1"))).toBe("absent");
@@ -117,13 +125,14 @@ export function inboxConformance<Tx extends Base, Base>(subject: InboxUnderTest<
       expect(found.sort()).toEqual(["absent", ...Array(7).fill("present")]);
     });
 
-    test.skipIf(subject.oneAtATime)("does not make an event wait for another one", async () => {
-      const inbox = await subject.create();
-      const first = await startHandling(inbox, "evt_1");
-      expect(await receive(inbox, entry("evt_2"))).toBe("absent");
-      first.succeed();
-      await first.done;
-    });
+    if (!subject.oneAtATime)
+      test("does not make an event wait for another one", async () => {
+        const inbox = await subject.create();
+        const first = await startHandling(inbox, "evt_1");
+        expect(await receive(inbox, entry("evt_2"))).toBe("absent");
+        first.succeed();
+        await first.done;
+      });
 
     test("gives up waiting after its time, by name, and leaves the running one alone", async () => {
       const inbox = await subject.create({ waitMs: 20 });
