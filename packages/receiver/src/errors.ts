@@ -33,14 +33,14 @@ export class MalformedHeaderError extends WebhookRefusedError {
   }
 }
 
-/** No signature of the request was made with a secret of this receiver over these bytes. */
+/** No signature of the request was made over these bytes with a secret, or for a public key, of this receiver. */
 export class InvalidSignatureError extends WebhookRefusedError {
   override readonly name = "InvalidSignatureError";
   override readonly status = 401;
 
   constructor(eventId: string) {
     super(
-      "No v1 signature matches: the secret is not the one of this webhook, or the body is not byte for byte what was sent.",
+      "No signature matches: the secret, or the public key, is not the one of this webhook, or the body is not byte for byte what was sent.",
       eventId,
     );
   }
@@ -156,12 +156,17 @@ export class AttemptFencedError extends WebhookRefusedError {
   }
 }
 
-/** A secret is not `whsec_` and the base64 of 24 to 64 bytes. The message does not hold the secret. */
+/**
+ * A secret is not `whsec_` and the base64 of 24 to 64 bytes, nor `whpk_` and that of a public key. The message does
+ * not hold the secret.
+ */
 export class InvalidSecretError extends Error {
   override readonly name = "InvalidSecretError";
 
   constructor(problem: string) {
-    super(`${problem}. A webhook secret is whsec_ and the base64 of 24 to 64 random bytes.`);
+    super(
+      `${problem}. A webhook secret is whsec_ and the base64 of 24 to 64 random bytes; a public key is whpk_ and the base64 of 32.`,
+    );
   }
 }
 

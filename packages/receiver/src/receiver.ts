@@ -98,7 +98,7 @@ const MAX_PRUNE_STEPS = 1_000;
 
 /** The options of {@link createReceiver}. */
 export interface ReceiverOptions<Tx extends Base, Base = Tx> extends Partial<BodyLimits> {
-  /** The secret of the webhook, or all that are live while it is rotated. */
+  /** The secret of the webhook (`whsec_`) or its public key (`whpk_`), or all that are live while it is rotated. */
   readonly secrets: string | readonly string[];
   readonly inbox: Inbox<Tx, Base>;
   /** Whose inbox this is: two webhooks with effects of their own may share one table. `default` unless given. */

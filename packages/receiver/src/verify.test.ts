@@ -1,3 +1,4 @@
+import { generateKeyPairSync, type KeyObject, sign } from "node:crypto";
 import fc from "fast-check";
 import { Webhook } from "standardwebhooks";
 import { describe, expect, test } from "vitest";
@@ -116,6 +117,52 @@ describe("a signature", () => {
     expect(await thrown(() => verify(vector, { now: vectorTime }))).toBeInstanceOf(MalformedBodyError);
     const changed = { ...vector, body: Buffer.from('{"test": 2432232315}') };
     expect(await thrown(() => verify(changed, { now: vectorTime }))).toBeInstanceOf(InvalidSignatureError);
+  });
+
+  test("of the published v1a vector is right, alone and beside others", async () => {
+    const v1 = vector.headers["webhook-signature"]!;
+    const v1a =
+      "v1a,hnO3f9T8Ytu9HwrXslvumlUpqtNVqkhqw/enGzPCXe5BdqzCInXqYXFymVJaA7AZdpXwVLPo3mNl8EM+m7TBAg==";
+    const key = "whpk_1SiA4o9hyqTCpIqC5V9HUakiiaeACeqfZTInDBbOir4=";
+    // Accepted, and then refused for its body.
+    const accepts = async (signature: string, secrets: string[], body = vector.body) => {
+      const request = { ...withHeaders({ "webhook-signature": signature }, vector), body };
+      const error = await thrown(() => verify(request, { secrets, now: vectorTime }));
+      if (!(error instanceof InvalidSignatureError)) expect(error).toBeInstanceOf(MalformedBodyError);
+      return error instanceof MalformedBodyError;
+    };
+    const fake = `v1a,${"A".repeat(85)}A==`;
+    expect(await accepts(v1a, [key])).toBe(true);
+    expect(await accepts(`${v1} ${v1a}`, [key])).toBe(true);
+    expect(await accepts(`v1,AAAA ${fake} ${v1a}`, [OTHER_SECRET, key])).toBe(true);
+    expect(await accepts(`${v1} ${fake}`, [SECRET, key])).toBe(true);
+    expect(await accepts(v1a, [OTHER_SECRET])).toBe(false);
+    expect(await accepts(v1, [key])).toBe(false);
+    expect(await accepts(fake, [key])).toBe(false);
+    expect(await accepts(v1a, [key], Buffer.from('{"test": 2432232315}'))).toBe(false);
+    expect(await accepts(v1a.replace("v1a,", "v1,"), [key])).toBe(false);
+    expect(await accepts(v1a.replace("Ag==", "Ah=="), [key])).toBe(false); // the same bytes in another spelling
+    expect(await accepts(v1a.slice(0, -4), [key])).toBe(false);
+    expect(await accepts(`${`${fake} `.repeat(7)}${v1a}`, [key])).toBe(true);
+    expect(await accepts(`${`${fake} `.repeat(8)}${v1a}`, [key])).toBe(false); // no more than eight are tried
+  });
+
+  test("by any ed25519 key is accepted by its public key, and by no other, over any bytes", async () => {
+    const [mine, other] = [0, 1].map(() => generateKeyPairSync("ed25519"));
+    const publicKey = ({ publicKey }: { publicKey: KeyObject }) =>
+      `whpk_${publicKey.export({ format: "der", type: "spki" }).subarray(-32).toString("base64")}`;
+    await fc.assert(
+      fc.asyncProperty(fc.jsonValue(), async (data) => {
+        const request = signedRequest({ body: messageBody("evt_1", data), secrets: [] });
+        const content = Buffer.concat([Buffer.from(`evt_1.${ATTEMPT_TIME}.`), request.body]);
+        const signature = `v1a,${sign(null, content, mine!.privateKey).toString("base64")}`;
+        const signed = withHeaders({ "webhook-signature": signature }, request);
+        expect(verify(signed, { secrets: [publicKey(other!), publicKey(mine!)] }).eventId).toBe("evt_1");
+        const error = await thrown(() => verify(signed, { secrets: publicKey(other!) }));
+        expect(error).toBeInstanceOf(InvalidSignatureError);
+      }),
+      { numRuns: 30 },
+    );
   });
 
   test("made by the npm package standardwebhooks is accepted, and one made as we sign is accepted by it", () => {
@@ -336,6 +383,11 @@ describe("a secret is refused by name, and never shown,", () => {
     "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2La-aS_",
     `whsec_${Buffer.alloc(23).toString("base64")}`,
     `whsec_${Buffer.alloc(65).toString("base64")}`,
+    "whpk_",
+    `whpk_${Buffer.alloc(31).toString("base64")}`,
+    `whpk_${Buffer.alloc(33).toString("base64")}`,
+    `whpk_${Buffer.alloc(31).toString("base64")}\n`,
+    `whsk_${Buffer.alloc(64, 1).toString("base64")}`,
   ])("when it is %j", async (secret) => {
     const error = await thrown(() => verify(signedRequest({}), { secrets: [SECRET, secret] }));
     expect(error).toBeInstanceOf(InvalidSecretError);

@@ -1,4 +1,4 @@
-import { createHmac, timingSafeEqual } from "node:crypto";
+import { createHmac, timingSafeEqual, verify as verifySignature } from "node:crypto";
 import type { EventId } from "@fencepost/token";
 import { isBytes } from "./body.ts";
 import {
@@ -13,13 +13,15 @@ import {
 import { claimedEventId, EVENT_ID, headerValues, oneHeader, type WebhookHeaders } from "./headers.ts";
 import { parseBody, type WebhookEnvelope, type WebhookMessage } from "./message.ts";
 import { isReceiptQuery, type ReceiptQuery } from "./receiptQuery.ts";
-import { decodeSecrets } from "./secret.ts";
+import { decodeBase64, decodeSecrets, type VerificationKeys } from "./secret.ts";
 
 /** Seconds that an attempt may be old, or ahead of the receiver's clock, unless told otherwise. */
 export const DEFAULT_TOLERANCE_SECONDS = 300;
 
 const UNIX_SECONDS = /^\d{1,12}$/;
 const MAX_SIGNATURE_HEADER = 4_096;
+/** v1a signatures of a request that are tried: each costs a hash of the body for each public key. */
+const MAX_V1A_SIGNATURES = 8;
 
 /** A request as it came: its headers, and its body before anything parsed it. */
 export interface WebhookRequest {
@@ -28,10 +30,11 @@ export interface WebhookRequest {
 }
 
 /**
- * Verifies a request by Standard Webhooks (v1: HMAC-SHA256 over `id.timestamp.body`) and, only then, reads its
- * body. Pure: the clock is passed in.
+ * Verifies a request by Standard Webhooks (v1: HMAC-SHA256, v1a: ed25519, over `id.timestamp.body`) and, only then,
+ * reads its body. Pure: the clock is passed in.
  *
- * `secrets` are all that are live while a secret is rotated; one signature by one of them is enough. `now` and
+ * `secrets` are all that are live while a secret is rotated: `whsec_` secrets for v1, `whpk_` public keys for v1a, or
+ * both. One signature by one of them is enough. `now` and
  * the attempt may be `toleranceSeconds` (300 unless given) apart, either way.
  *
  * Throws a {@link WebhookRefusedError}: MissingHeaderError, MalformedHeaderError, InvalidSignatureError,
@@ -60,7 +63,7 @@ export function eventOnly(received: WebhookMessage | ReceiptQuery): WebhookMessa
 export function verifyWithKeys(
   { headers, body }: WebhookRequest,
   rules: {
-    readonly keys: readonly Uint8Array[];
+    readonly keys: VerificationKeys;
     readonly now: Date;
     readonly toleranceSeconds: number;
     readonly maxBodyBytes: number;
@@ -113,18 +116,45 @@ function readHeaders(headers: WebhookHeaders): SignedHeaders {
   };
 }
 
-function isSigned(head: string, body: Uint8Array, signatures: string, keys: readonly Uint8Array[]): boolean {
+function isSigned(head: string, body: Uint8Array, signatures: string, keys: VerificationKeys): boolean {
+  const given = signatures.split(/,? +/); // HTTP joins a repeated header with a comma and a space
+  return isSignedV1(head, body, given, keys) || isSignedV1a(head, body, given, keys);
+}
+
+function isSignedV1(
+  head: string,
+  body: Uint8Array,
+  given: readonly string[],
+  { v1 }: VerificationKeys,
+): boolean {
   const encoder = new TextEncoder();
-  // HTTP joins a repeated header with a comma and a space.
-  const given = signatures.split(/,? +/).flatMap((one) => (one.startsWith("v1,") ? encoder.encode(one) : []));
+  const macs = given.flatMap((one) => (one.startsWith("v1,") ? encoder.encode(one) : []));
   let signed = false;
-  for (const key of keys) {
+  for (const key of v1) {
     const mac = createHmac("sha256", key).update(head).update(body).digest("base64");
     const expected = encoder.encode(`v1,${mac}`);
     // The text is compared, not the bytes it decodes to: base64 has several texts for the same bytes.
-    for (const one of given) {
+    for (const one of macs) {
       if (one.length === expected.length && timingSafeEqual(one, expected)) signed = true;
     }
   }
   return signed;
+}
+
+function isSignedV1a(
+  head: string,
+  body: Uint8Array,
+  given: readonly string[],
+  { v1a }: VerificationKeys,
+): boolean {
+  const candidates = given.filter((one) => /^v1a,[A-Za-z0-9+/]{85}[AQgw]==$/.test(one)); // one text for 64 bytes
+  if (v1a.length === 0 || candidates.length === 0) return false;
+  const start = new TextEncoder().encode(head);
+  const content = new Uint8Array(start.length + body.length);
+  content.set(start);
+  content.set(body, start.length);
+  return candidates
+    .slice(0, MAX_V1A_SIGNATURES)
+    .map((one) => decodeBase64(one.slice("v1a,".length)))
+    .some((signature) => v1a.some((key) => verifySignature(null, content, key, signature)));
 }
