@@ -99,7 +99,8 @@ export class UnknownProjectionError extends Error {
 /** What is printed for an error: its name and message, and with `verbose` its stack and causes. */
 export function describeError(error: unknown, verbose: boolean): string {
   if (!(error instanceof Error)) return `error: ${String(error)}`;
-  const line = `error: ${error.name}: ${error.message}`;
+  const name = error.name === "error" ? error.constructor.name : error.name; // as the driver of PostgreSQL has it
+  const line = `error: ${name}: ${error.message}`;
   if (!verbose) return line;
   const causes: string[] = [];
   for (let cause = error.cause, n = 0; cause !== undefined && n < 10; n++) {

@@ -18,18 +18,20 @@ export interface LoadedConfig {
 export async function loadConfig(path: string): Promise<LoadedConfig> {
   if (!existsSync(path)) throw new ConfigNotFoundError(path);
   const fencepost = await import("../index.ts"); // here, so that commands without a config start at once
-  const jiti = createJiti(path, { fsCache: false, tsconfigPaths: true, virtualModules: { fencepost } });
-  for (const file of userModules(jiti.cache)) delete jiti.cache[file];
   let exported: unknown;
+  let files: readonly string[];
   try {
+    const jiti = createJiti(path, { fsCache: false, tsconfigPaths: true, virtualModules: { fencepost } });
+    for (const file of userModules(jiti.cache)) delete jiti.cache[file];
     exported = await jiti.import(path, { default: true });
+    files = userModules(jiti.cache);
   } catch (error) {
     throw new ConfigFailedError(basename(path), error);
   }
   if ((exported as { kind?: unknown } | null)?.kind !== "config") {
     throw new InvalidConfigError(basename(path), exported);
   }
-  return { config: exported as Config, files: userModules(jiti.cache) };
+  return { config: exported as Config, files };
 }
 
 function userModules(cache: object): readonly string[] {

@@ -30,17 +30,18 @@ export async function start(options: { readonly config: string; readonly embedde
   const opened = await openProjectDatabase(project, { kind: "named", embedded: options.embedded }, (line) =>
     log.info({}, line),
   );
+  let engine: Engine | undefined;
   try {
     const { database, place } = opened;
     requireMigrated(await readMigrationState(database), place, { emptyIsFine: true });
-    const engine = await begin({ database, config, log, signal });
+    engine = await begin({ database, config, log, signal });
     if (!engine) return;
     await warnOfInsecureWebhooks(database, log);
     log.info({ database: describePlace(place), stream: config.source.chain.stream }, "fencepost is running");
     await untilAborted(signal);
     log.info({}, "fencepost stops");
-    await engine.stop();
   } finally {
+    await engine?.stop();
     await opened.close();
   }
 }
@@ -90,6 +91,7 @@ export async function dev(options: { readonly config: string; readonly verbose: 
         engine = undefined;
         const rebuild = changedHandlers(loaded.config, next.config);
         engine = await begin({ ...shared, config: next.config, rebuild });
+        if (!engine) continue; // told to stop meanwhile
         loaded = next;
         const anew = rebuild.size === 0 ? "" : ` (built anew: ${[...rebuild].join(", ")})`;
         print(`reloaded: ${describeConfig(next.config)}${anew}`);
@@ -139,7 +141,7 @@ async function begin(options: {
 }
 
 /** Names of projections whose handlers read otherwise than before: their rows are built anew. */
-export function changedHandlers(before: Config, after: Config): ReadonlySet<string> {
+function changedHandlers(before: Config, after: Config): ReadonlySet<string> {
   const textOf = ({ on }: Config["projections"][number]): string =>
     Object.entries(on)
       .map(([key, handler]) => `${key} ${String(handler)}`)

@@ -45,7 +45,7 @@ function unmigratedLines({
 }
 
 /** A status for people. */
-export function statusLines(status: Status): readonly string[] {
+function statusLines(status: Status): readonly string[] {
   const { streams, projections, deliveries, webhooks, outbox, undecodable } = status;
   const counts = Object.entries(deliveries).map(([state, n]) => `${n} ${state}`);
   return [

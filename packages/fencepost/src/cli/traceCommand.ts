@@ -16,11 +16,11 @@ import { print, printJson } from "./print.ts";
 import { withProjectDatabase } from "./project.ts";
 
 /** What a projection did with an event: `applied` where the config shows that it has a handler for it. */
-export type ShownProjection = Omit<TracedProjection, "stage"> & {
+type ShownProjection = Omit<TracedProjection, "stage"> & {
   readonly stage: TracedProjection["stage"] | "applied";
 };
 
-export type ShownTrace = Omit<Trace, "projections"> & {
+type ShownTrace = Omit<Trace, "projections"> & {
   /** The name in the first topic; null where there is none, or no event. */
   readonly name: string | null;
   readonly projections: readonly ShownProjection[];
@@ -51,7 +51,7 @@ async function nameOf(event: TracedEvent): Promise<string | null> {
 }
 
 /** Tells which projections applied an event. Those of the config that have no handler for it are left out. */
-export function showTrace(found: Trace, name: string | null, config: Config | undefined): ShownTrace {
+function showTrace(found: Trace, name: string | null, config: Config | undefined): ShownTrace {
   const projections = found.projections.flatMap((projection): readonly ShownProjection[] => {
     const declared = config?.projections.find((other) => other.name === projection.name);
     if (!declared) return [projection];
@@ -65,14 +65,7 @@ export function showTrace(found: Trace, name: string | null, config: Config | un
 }
 
 /** A trace for people. */
-export function traceLines({
-  token,
-  event,
-  name,
-  projections,
-  messages,
-  truncated,
-}: ShownTrace): readonly string[] {
+function traceLines({ token, event, name, projections, messages, truncated }: ShownTrace): readonly string[] {
   return [
     `token       ${token ?? "none: a caller made this message"}`,
     ...(event
