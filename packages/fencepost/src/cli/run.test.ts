@@ -148,6 +148,35 @@ it("dev picks a changed handler up on save, builds its rows anew, and survives a
   expect((await dev.stop()).code).toBe(0);
 });
 
+it("dev builds a projection anew whose tables changed, and adopts another set of contracts", async () => {
+  const { rpc } = await startNode();
+  const project = await startProject(rpc.url);
+  const url = await emptyDatabase();
+  const dev = startCli(["dev"], { cwd: project.path, env: { DATABASE_URL: url } });
+  closing.push(() => dev.stop("SIGKILL"));
+  await waitForEvents(url, 5);
+  const table = await readFile(join(project.path, "projections/activity.ts"), "utf8");
+  await project.write(
+    "projections/activity.ts",
+    table.replace("data: jsonb()", "note: text(),\n  data: jsonb()"),
+  );
+  const columns =
+    "SELECT FROM information_schema.columns WHERE table_schema = 'activity' AND column_name = 'note'";
+  await waitUntil(async () => (await rowsOf(url, columns)).length === 1, { what: "the new column is there" });
+  await waitForEvents(url, 5);
+
+  const another = scv.contractId("another");
+  const contracts = await readFile(join(project.path, "contracts.ts"), "utf8");
+  await project.write("contracts.ts", contracts.replace(POOL_CONTRACT, another));
+  const watched = async () =>
+    rowsOf<{ contract_id: string }>(url, "SELECT contract_id FROM fencepost.watches");
+  await waitUntil(async () => (await watched())[0]?.contract_id === another, {
+    what: "the contract is watched",
+  });
+  expect(await watched()).toHaveLength(1);
+  expect((await dev.stop()).code).toBe(0);
+});
+
 it("start makes everything in an empty database, and runs beside a second one until it is told to stop", async () => {
   const { chain, rpc } = await startNode();
   const project = await startProject(rpc.url);
