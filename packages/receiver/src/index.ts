@@ -34,12 +34,14 @@ export {
   WebhookRefusedError,
   WrongConsumerError,
 } from "./errors.ts";
+export { type FastifyReply, type FastifyScope, fastifyWebhook } from "./fastifyAdapter.ts";
 export { fetchHandler, readFetchRequest } from "./fetchAdapter.ts";
 export type { WebhookHeaders } from "./headers.ts";
 export type { FoundEntry, Inbox, InboxAnswer, InboxEntry, InboxQuery, LatestEntry } from "./inbox.ts";
 export { memoryInbox } from "./memoryInbox.ts";
 export type { WebhookMessage, WebhookSource } from "./message.ts";
 export { type NodeRequest, nodeHandler, readNodeRequest } from "./nodeAdapter.ts";
+export { fromDrizzle, fromPrisma } from "./ormClients.ts";
 export { postgresInbox } from "./postgresInbox.ts";
 export { ensureInbox, inboxMigration } from "./postgresTables.ts";
 export { type AskedEvent, isReceiptQuery, type ReceiptAnswer, type ReceiptQuery } from "./receiptQuery.ts";

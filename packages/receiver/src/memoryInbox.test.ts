@@ -1,7 +1,8 @@
 import { setImmediate as nextTurn } from "node:timers/promises";
 import type { EventId } from "@fencepost/token";
 import { describe, expect, test } from "vitest";
-import { entry, inboxConformance } from "./__tests__/inboxConformance.ts";
+import { inboxConformance } from "./__tests__/inboxConformance.ts";
+import { entry } from "./__tests__/inboxUnderTest.ts";
 import { NOW } from "./__tests__/signedRequest.ts";
 import { thrown } from "./__tests__/thrown.ts";
 import { InboxFullError, InvalidOptionError, memoryInbox } from "./index.ts";

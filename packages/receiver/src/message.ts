@@ -1,6 +1,5 @@
 import { type EventId, type FencingToken, isToken } from "@fencepost/token";
 import { EventIdMismatchError, MalformedBodyError } from "./errors.ts";
-import { parseReceiptQuery, RECEIPT_QUERY, type ReceiptQuery } from "./receiptQuery.ts";
 
 /** A verified webhook. */
 export interface WebhookMessage {
@@ -39,15 +38,11 @@ export interface WebhookEnvelope {
   readonly attempt?: number;
 }
 
-/** Reads a body whose signature was verified. Throws {@link MalformedBodyError}, {@link EventIdMismatchError}. */
-export function parseBody(envelope: WebhookEnvelope, raw: Uint8Array): WebhookMessage | ReceiptQuery {
-  const body = parseObject(raw, envelope.eventId);
-  return body["type"] === RECEIPT_QUERY
-    ? parseReceiptQuery(envelope, body)
-    : parseMessage(envelope, raw, body);
-}
-
-function parseMessage(
+/**
+ * Makes the message of a verified body, which is `raw` as JSON. Throws {@link MalformedBodyError},
+ * {@link EventIdMismatchError}.
+ */
+export function parseMessage(
   envelope: WebhookEnvelope,
   raw: Uint8Array,
   body: Record<string, unknown>,
@@ -73,7 +68,8 @@ function parseMessage(
   };
 }
 
-function parseObject(raw: Uint8Array, eventId: EventId): Record<string, unknown> {
+/** Reads a verified body, which is a JSON object. Throws {@link MalformedBodyError}. */
+export function parseObject(raw: Uint8Array, eventId: EventId): Record<string, unknown> {
   let body: unknown;
   try {
     body = JSON.parse(new TextDecoder("utf-8", { fatal: true }).decode(raw));

@@ -23,9 +23,16 @@ export interface SqlPool<Client extends SqlPoolClient> {
   readonly connect: { (): Promise<Client>; (callback: never): unknown };
 }
 
+/** Where `pg`, Drizzle, and Prisma with each of its engines have the SQLSTATE of an error. */
+const SQLSTATE_PATHS = ["meta.driverAdapterError.cause.originalCode", "meta.code", "cause.code", "code"];
+
 /** The SQLSTATE of an error of PostgreSQL. */
 export function sqlState(error: unknown): unknown {
-  return typeof error === "object" && error !== null && "code" in error ? error.code : undefined;
+  for (const path of SQLSTATE_PATHS) {
+    const found = path.split(".").reduce((at: unknown, key) => Object(at)[key], error);
+    if (found !== undefined) return found;
+  }
+  return undefined;
 }
 
 /**

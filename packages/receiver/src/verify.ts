@@ -11,8 +11,8 @@ import {
   StaleTimestampError,
 } from "./errors.ts";
 import { claimedEventId, EVENT_ID, headerValues, oneHeader, type WebhookHeaders } from "./headers.ts";
-import { parseBody, type WebhookEnvelope, type WebhookMessage } from "./message.ts";
-import { isReceiptQuery, type ReceiptQuery } from "./receiptQuery.ts";
+import { parseMessage, parseObject, type WebhookEnvelope, type WebhookMessage } from "./message.ts";
+import { isReceiptQuery, parseReceiptQuery, RECEIPT_QUERY, type ReceiptQuery } from "./receiptQuery.ts";
 import { decodeBase64, decodeSecrets, type VerificationKeys } from "./secret.ts";
 
 /** Seconds that an attempt may be old, or ahead of the receiver's clock, unless told otherwise. */
@@ -82,7 +82,10 @@ export function verifyWithKeys(
   if (!(Math.abs(ageSeconds) <= toleranceSeconds)) {
     throw new StaleTimestampError(ageSeconds, toleranceSeconds, envelope.eventId);
   }
-  return parseBody(envelope, raw);
+  const parsed = parseObject(raw, envelope.eventId);
+  return parsed["type"] === RECEIPT_QUERY
+    ? parseReceiptQuery(envelope, parsed)
+    : parseMessage(envelope, raw, parsed);
 }
 
 interface SignedHeaders extends WebhookEnvelope {

@@ -3,13 +3,19 @@ import { once } from "node:events";
 import { createInterface } from "node:readline";
 import { fileURLToPath } from "node:url";
 
+const SCRIPTS = {
+  sqlite: new URL("./processes/sqlite.ts", import.meta.url),
+  redis: new URL("./processes/redis.ts", import.meta.url),
+};
+
 /**
  * A process of its own that handles `evt_1`: it has written its effect, and waits for ever before it ends the
- * transaction. `kind` is a script of this folder.
+ * transaction. `where` is the file of SQLite, or the socket of Redis.
  */
-export async function startHandlingProcess(kind: "sqlite" | "redis", where: string) {
-  const script = fileURLToPath(new URL(`./processes/${kind}.ts`, import.meta.url));
-  const child = spawn(process.execPath, [script, where], { stdio: ["ignore", "pipe", "inherit"] });
+export async function startHandlingProcess(kind: keyof typeof SCRIPTS, where: string) {
+  const child = spawn(process.execPath, [fileURLToPath(SCRIPTS[kind]), where], {
+    stdio: ["ignore", "pipe", "inherit"],
+  });
   const exited = once(child, "exit");
   const lines = createInterface({ input: child.stdout });
   await Promise.race([

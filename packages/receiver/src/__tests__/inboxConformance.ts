@@ -1,25 +1,10 @@
-import type { EventId } from "@fencepost/token";
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
-import { deferred } from "../deferred.ts";
 import { type Inbox, InboxBusyError, type InboxEntry, type InboxState } from "../index.ts";
+import { entry, type InboxUnderTest, startHandling } from "./inboxUnderTest.ts";
 import { queryConformance } from "./queryConformance.ts";
 import { latestConformance, pruningConformance } from "./retentionConformance.ts";
-import { ATTEMPT_TIME } from "./signedRequest.ts";
 import { thrown } from "./thrown.ts";
-
-/** One kind of inbox, as the suite needs it. */
-export interface InboxUnderTest<Tx extends Base, Base = Tx> {
-  /** An empty inbox. */
-  create(options?: { readonly waitMs: number }): Promise<Inbox<Tx, Base>>;
-  /** Resolves when `count` transactions wait for another one. */
-  untilWaiting(count: number): Promise<void>;
-  /** True if one transaction runs at a time, whatever it handles. */
-  readonly oneAtATime?: boolean;
-  readonly transactional: boolean;
-  /** True if events and fences expire by themselves, by a clock of the inbox's own. */
-  readonly expires?: boolean;
-}
 
 /** What every inbox must do, whatever it keeps its entries in. */
 export function inboxConformance<Tx extends Base, Base>(subject: InboxUnderTest<Tx, Base>): void {
@@ -188,28 +173,4 @@ async function receive<Tx extends Base, Base>(
       return state;
     }),
   );
-}
-
-/** An event whose handler is running, until it is told how to end. */
-export async function startHandling<Tx extends Base, Base>(inbox: Inbox<Tx, Base>, id: string) {
-  const running = deferred();
-  const end = deferred();
-  const done = inbox.transaction((tx) =>
-    inbox.record(tx, entry(id), (found) => {
-      expect(found).toEqual({ state: "absent" });
-      running.resolve();
-      return end.promise;
-    }),
-  );
-  await running.promise;
-  return { done, succeed: () => end.resolve(), fail: (error: Error) => end.reject(error) };
-}
-
-export function entry(eventId: string, consumer = "default"): InboxEntry {
-  return {
-    consumer,
-    eventId: eventId as EventId,
-    type: "pool.assets_locked",
-    attemptTimestamp: ATTEMPT_TIME,
-  };
 }

@@ -3,7 +3,7 @@ import type { EventId } from "@fencepost/token";
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { AttemptFencedError, createReceiver, type Inbox, type ReceiptStatus } from "../index.ts";
-import { type InboxUnderTest, startHandling } from "./inboxConformance.ts";
+import { type InboxUnderTest, startHandling } from "./inboxUnderTest.ts";
 import { ATTEMPT_TIME, NOW, SECRET, signedRequest } from "./signedRequest.ts";
 import { thrown } from "./thrown.ts";
 

@@ -8,7 +8,7 @@ import {
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { createReceiver, type Inbox, InvalidOptionError, UnsupportedByInboxError } from "../index.ts";
-import type { InboxUnderTest } from "./inboxConformance.ts";
+import type { InboxUnderTest } from "./inboxUnderTest.ts";
 import { NOW, SECRET, signedRequest } from "./signedRequest.ts";
 import { thrown } from "./thrown.ts";
 
