@@ -51,7 +51,10 @@ export default {
     {
       name: "production-imports-no-test-support",
       severity: "error",
-      from: { path: "^packages/[^/]+/src", pathNot: "\\.test\\.ts$|\\.conformance\\.ts$|__tests__|^packages/simulator" },
+      from: {
+        path: "^packages/[^/]+/src",
+        pathNot: "\\.test\\.ts$|\\.conformance\\.ts$|__tests__|^packages/simulator",
+      },
       to: { path: "\\.test\\.ts$|__tests__|^packages/simulator" },
     },
   ],
