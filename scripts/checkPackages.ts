@@ -40,7 +40,14 @@ export async function checkPackages(root: string, built: readonly string[]): Pro
     const { devDependencies: tools } = await manifest(root);
     const { devDependencies: own } = await manifest(join(root, "packages/fencepost"));
     const beside = [`zod@${own["zod"]}`, `@types/node@${tools["@types/node"]}`];
-    const quiet = ["--no-audit", "--no-fund", "--no-update-notifier", "--ignore-scripts", "--omit=optional"];
+    const quiet = [
+      "--no-audit",
+      "--no-fund",
+      "--no-update-notifier",
+      "--prefer-offline",
+      "--ignore-scripts",
+      "--omit=optional",
+    ];
     await run("npm", ["install", ...quiet, ...tarballs, ...beside], folder);
 
     console.log("importing");
@@ -81,7 +88,7 @@ async function run(command: string, args: readonly string[], cwd: string): Promi
   const env = Object.fromEntries(Object.entries(process.env).filter(([name]) => !name.startsWith("npm_")));
   delete env["STELLAR_RPC_URL"];
   try {
-    return (await promisify(execFile)(command, args, { cwd, env, timeout: 300_000 })).stdout;
+    return (await promisify(execFile)(command, args, { cwd, env, timeout: 600_000 })).stdout;
   } catch (error) {
     const { message, stdout = "", stderr = "" } = error as Error & { stdout?: string; stderr?: string };
     throw new Error([message, stdout, stderr].join("\n"), { cause: error });
