@@ -34,7 +34,7 @@ export {
   WebhookRefusedError,
   WrongConsumerError,
 } from "./errors.ts";
-export { type FastifyReply, type FastifyScope, fastifyWebhook } from "./fastifyAdapter.ts";
+export { fastifyWebhook } from "./fastifyAdapter.ts";
 export { fetchHandler, readFetchRequest } from "./fetchAdapter.ts";
 export type { WebhookHeaders } from "./headers.ts";
 export type { FoundEntry, Inbox, InboxAnswer, InboxEntry, InboxQuery, LatestEntry } from "./inbox.ts";
@@ -55,10 +55,5 @@ export {
 } from "./receiver.ts";
 export { type RedisClient, redisInbox } from "./redisInbox.ts";
 export type { SqlClient, SqlPool, SqlPoolClient } from "./sqlClient.ts";
-export {
-  type SqliteDatabase,
-  type SqliteStatement,
-  type SqliteValue,
-  sqliteInbox,
-} from "./sqliteInbox.ts";
+export { type SqliteDatabase, sqliteInbox } from "./sqliteInbox.ts";
 export { verifyWebhook, type WebhookRequest } from "./verify.ts";

@@ -218,5 +218,5 @@ describe.skipIf(!hasRedis)(title, () => {
     };
   }
 
-  const millis = ([seconds, micros]: [number, number]) => Number(seconds) * 1_000 + Number(micros) / 1_000;
+  const millis = ([seconds, micros]: number[]) => Number(seconds) * 1_000 + Number(micros) / 1_000;
 });

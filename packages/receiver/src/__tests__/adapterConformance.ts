@@ -6,9 +6,9 @@ import {
   AttemptFencedError,
   BodyTimeoutError,
   BodyTooLargeError,
+  type ClaimTransaction,
   createReceiver,
   IncompleteBodyError,
-  type MemoryTransaction,
   memoryInbox,
   type Receiver,
   type WebhookHandler,
@@ -19,8 +19,8 @@ import { ATTEMPT_TIME, messageBody, NOW, OTHER_SECRET, SECRET, signedRequest } f
 
 /** Mounts a receiver and a handler on a server, as one adapter does. */
 export type Mount = (
-  receiver: Receiver<MemoryTransaction>,
-  handler: WebhookHandler<MemoryTransaction>,
+  receiver: Receiver<ClaimTransaction>,
+  handler: WebhookHandler<ClaimTransaction>,
   options: AdapterOptions,
 ) => RequestListener;
 
