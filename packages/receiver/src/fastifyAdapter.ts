@@ -17,7 +17,7 @@ export interface FastifyScope {
 }
 
 /** What this package needs of a reply of Fastify. */
-export interface FastifyReply {
+interface FastifyReply {
   code(status: number): unknown;
   headers(headers: Record<string, string>): unknown;
   send(body: string): unknown;

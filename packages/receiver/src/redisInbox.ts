@@ -20,10 +20,12 @@ const POLL_MS = 25;
  * file). It narrows the window, it does not close it.
  *
  * An event is known for `keepMs` after it was handled (30 days unless given), then it expires. That must not be less
- * than 7 days, or than `retryHorizonMs`, the time in which the sender may still send an event, if given. A process that handles an event holds it by a lease of `leaseMs` (30 000
- * unless given), renewed while the handler runs: when the process dies, the event waits that long. A duplicate of
- * an event that is being handled waits `waitMs` (10 000 unless given) for it, then throws InboxBusyError. Keys begin
- * with `prefix` (`fencepost:inbox` unless given); each script uses one, so a cluster serves as well.
+ * than 7 days, or than `retryHorizonMs`, the time in which the sender may still send an event, if given.
+ *
+ * A process that handles an event holds it by a lease of `leaseMs` (30 000 unless given), renewed while the handler
+ * runs: when the process dies, the event waits that long. A duplicate of an event that is being handled waits `waitMs`
+ * (10 000 unless given) for it, then throws InboxBusyError. Keys begin with `prefix` (`fencepost:inbox` unless given);
+ * each script uses one, so a cluster serves as well. How long Redis itself is waited for is up to the client.
  */
 export function redisInbox(options: {
   readonly client: RedisClient;
