@@ -1,15 +1,17 @@
 import { once } from "node:events";
 import { verifyWebhook } from "@fencepost/receiver";
 import { type Endpoint, type Reply, startEndpoint, startProxy, type TcpProxy } from "@fencepost/simulator";
+import { Client } from "pg";
 import { afterAll, afterEach, beforeAll, describe, expect, it } from "vitest";
 import { emptyDeliveryTables } from "../__tests__/support/deliveryTables.ts";
+import { waitForHeld } from "../__tests__/support/insertGate.ts";
 import { startScript } from "../__tests__/support/scriptProcess.ts";
 import { createTestDatabase, type TestDatabase } from "../__tests__/support/testDatabase.ts";
 import { waitUntil } from "../__tests__/support/waitUntil.ts";
 import { createLog } from "../observe/log.ts";
 import type { Loop } from "../runner/runner.ts";
 import { messageOf } from "../store/conformance/conformingStore.ts";
-import type { Delivery, NewWebhook, WebhookId } from "../store/deliveryStore.ts";
+import type { Delivery, DeliveryId, NewWebhook, WebhookId } from "../store/deliveryStore.ts";
 import { type Database, openDatabase } from "../store/postgres/database.ts";
 import { postgresStore } from "../store/postgres/deliveries.ts";
 import { migrate } from "../store/postgres/migrate.ts";
@@ -40,10 +42,20 @@ afterEach(async () => {
 interface LoopOptions extends Partial<Omit<DeliverOptions, "store" | "log">> {
   readonly retryScheduleMs?: readonly number[];
   readonly through?: Database;
+  /** Sees each group of attempts before it is put on record. */
+  readonly onRecord?: (ids: readonly DeliveryId[]) => void;
 }
 
-function startLoop({ retryScheduleMs = [20, 20], through = database, ...options }: LoopOptions = {}): Loop {
-  const store = postgresStore(through, { retryScheduleMs });
+function startLoop(loopOptions: LoopOptions = {}): Loop {
+  const { retryScheduleMs = [20, 20], through = database, onRecord, ...options } = loopOptions;
+  const postgres = postgresStore(through, { retryScheduleMs });
+  const store: DeliverOptions["store"] = {
+    ...postgres,
+    recordAttempts(fence, ids, leaseMs) {
+      onRecord?.(ids);
+      return postgres.recordAttempts(fence, ids, leaseMs);
+    },
+  };
   const loop = startDeliverLoop({ store, log, pollMs: 20, allowInsecure: true, ...options });
   let stopping: Promise<void> | undefined;
   const stop = (): Promise<void> => {
@@ -303,6 +315,40 @@ describe("one origin", () => {
     expect(most).toBe(4);
   });
 
+  it("has no more attempts put on record than it has connections free at that moment", async () => {
+    let answered = 0;
+    let recorded = 0;
+    let most = 0;
+    const held: (() => void)[] = [];
+    const endpoint = await openEndpoint(async ({ arrival }) => {
+      // Three of four connections hang until the other has done the rest.
+      if (arrival <= 3) await new Promise<void>((resolve) => held.push(resolve));
+      answered++;
+      return { status: 200 };
+    });
+    await addWebhook(endpoint.url);
+    await dispatch(30);
+    startLoop({
+      connectionsPerOrigin: 4,
+      onRecord(ids) {
+        recorded += ids.length;
+        most = Math.max(most, recorded - answered);
+      },
+    });
+    await waitUntil(() => answered === 27, { what: "one connection does the rest" });
+    for (const go of held) go();
+    await waitForStates({ success: 30 });
+    expect(most).toBe(4);
+  });
+
+  it("is worked off without a poll, however much is due", async () => {
+    const endpoint = await openEndpoint();
+    await addWebhook(endpoint.url);
+    await dispatch(40);
+    startLoop({ pollMs: HOUR_MS, connectionsPerOrigin: 2, maxInFlight: 4 });
+    await waitForStates({ success: 40 });
+  });
+
   it("that hangs keeps no other from being served, however many webhooks and deliveries it has", async () => {
     const hanging = await openEndpoint({ kind: "hang" });
     const serving = await openEndpoint();
@@ -329,6 +375,7 @@ describe("a database that goes away", () => {
     const { proxy, through } = await openProxied();
     const endpoint = await openEndpoint(() => {
       proxy.cut();
+      proxy.cutWhen((chunk, direction) => direction === "up" && chunk.includes("UPDATE fencepost.attempts"));
       return { status: 200 };
     });
     await addWebhook(endpoint.url);
@@ -437,6 +484,26 @@ describe("stop", () => {
     await waitForStates({ success: 10 });
     expect(new Set(idsOf(endpoint)).size).toBe(10);
     expect(endpoint.requests.length).toBe(10);
+  });
+
+  it("gives back what a claim brings that was under way", async () => {
+    const endpoint = await openEndpoint();
+    await addWebhook(endpoint.url);
+    await dispatch();
+    const locker = new Client({ connectionString: testDatabase.url });
+    await locker.connect();
+    closing.push(() => locker.end());
+    await locker.query("BEGIN");
+    await locker.query("LOCK TABLE fencepost.webhooks");
+    const loop = startLoop();
+    await waitForHeld(database, 1);
+    const stopped = loop.stop();
+    await locker.query("COMMIT");
+    await stopped;
+    expect(await deliveries()).toEqual([{ state: "pending", attempts: 0 }]);
+    startLoop();
+    await waitForStates({ success: 1 });
+    expect(endpoint.requests.length).toBe(1);
   });
 
   it("ends a loop that has nothing to do", async () => {

@@ -124,7 +124,6 @@ export function startDeliverLoop(options: DeliverOptions): Loop {
     lane.pumping = true;
     while (!stopped && lane.waiting.length > 0 && lane.busy < connectionsPerOrigin) {
       const { fence, ids } = takeGroup(lane.waiting, connectionsPerOrigin - lane.busy);
-      if (lane.waiting.length === 0) loop.wake(); // the lane has room
       await attempt(lane, fence, ids);
     }
     lane.pumping = false;
@@ -138,8 +137,7 @@ export function startDeliverLoop(options: DeliverOptions): Loop {
       recorded = await store.recordAttempts(fence, ids, leaseMs);
     } catch (error) {
       log.warn({ err: error, deliveries: ids.length }, "attempts could not be recorded");
-      // Perhaps they are on record and only the answer was lost, or they are about to be: a release waits for that.
-      await release(fence, ids);
+      // Perhaps they are on record, and only the answer was lost.
       await Promise.all(ids.map((id) => outcomes.record(fence, { id, result: NOT_RECORDED })));
     }
     for (const item of recorded) void send(lane, item);

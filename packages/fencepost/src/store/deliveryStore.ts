@@ -141,7 +141,10 @@ export interface DeliveryStore<Tx = never> {
     ids: readonly DeliveryId[],
     leaseMs: number,
   ): Promise<readonly RecordedAttempt[]>;
-  /** Records outcomes and what follows from them, where the fence still holds the claim. */
+  /**
+   * Records outcomes and what follows from them, where the fence still holds the claim. An outcome of a claim that
+   * has no attempt gives it back.
+   */
   finish(fence: bigint, attempts: readonly FinishedAttempt[]): Promise<FinishReport>;
   /** Gives claims back that were not attempted; whose timestamp ran ahead of the clock waits for it. */
   release(fence: bigint, ids: readonly DeliveryId[]): Promise<void>;

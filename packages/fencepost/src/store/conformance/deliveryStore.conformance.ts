@@ -711,12 +711,13 @@ export function deliveryStoreConformance(create: CreateStore): void {
       expect(await outcomesOf(id)).toEqual([[1, "rejected", 503]]);
     });
 
-    it("of a claim without an attempt changes nothing", async () => {
+    it("of a claim without an attempt gives the claim back", async () => {
       const { id } = await deliver();
-      const [claimed] = await claim();
-      expect((await store.finish(claimed!.fence, [{ id, result: DELIVERED }])).stale).toEqual([id]);
+      const [first] = await claim();
+      expect((await store.finish(first!.fence, [{ id, result: DELIVERED }])).stale).toEqual([id]);
       expect(await store.findDelivery(id)).toMatchObject({ state: "pending", attempts: 0 });
-      expect((await store.recordAttempts(claimed!.fence, [id], LEASE_MS)).length).toBe(1);
+      expect(await store.recordAttempts(first!.fence, [id], LEASE_MS)).toEqual([]);
+      expect(await attempt()).toMatchObject({ id, number: 1 });
     });
 
     it("keeps any text that an endpoint says", async () => {

@@ -202,6 +202,7 @@ function finish(i: number, outcome: AttemptResult["outcome"], status: number | n
     );
     expect(await store.finish(fence, [{ id, result }])).toEqual(stale);
     if (may) Object.assign(delivery, { state, fence: null, attempted: false, due: false });
+    else if (delivery.fence === fence) Object.assign(delivery, { fence: null, due: true });
   });
 }
 

@@ -327,8 +327,12 @@ async function finish(
     return [{ id, result, next: decideOutcome(result, row.tries, policy, Math.random()) }];
   });
   const recorded = await writeOutcomes(client, fence, decided);
-  if (stale.length > 0) await noteLateOutcomes(client, fence, stale);
-  return { recorded, stale: stale.map(({ id }) => id) };
+  const staleIds = stale.map(({ id }) => id);
+  if (stale.length > 0) {
+    await noteLateOutcomes(client, fence, stale);
+    await release(client, fence, staleIds);
+  }
+  return { recorded, stale: staleIds };
 }
 
 type DecidedAttempt = FinishedAttempt & { readonly next: NextStep };
