@@ -81,7 +81,7 @@ export const guards: readonly Guard[] = [
         replace: "WHERE stream = $1 AND $2::bigint >= 0 AND next_ledger = $3 AND filters_hash = $4",
       },
     ],
-    test: atTheStatement("the compare-and-set of a stream does not move it under another term"),
+    test: atTheStatement("does not move it under another term"),
   },
   {
     guard: "ingest: the compare-and-set names the ledger",
@@ -143,7 +143,7 @@ export const guards: readonly Guard[] = [
         replace: "WHERE name = $1 AND version = $2 AND $3::bigint >= 0 AND cursor = $4`",
       },
     ],
-    test: atTheStatement("the compare-and-set of a projection does not move it under another term"),
+    test: atTheStatement("does not move it under another term"),
   },
   {
     guard: "project: the compare-and-set names the seq",

@@ -2,7 +2,7 @@ import { scv } from "@fencepost/simulator";
 import { afterEach, describe, expect, test } from "vitest";
 import { type IngestBench, openIngest } from "../__tests__/support/ingest.ts";
 import { never } from "../__tests__/support/windows.ts";
-import { WrongNetworkError } from "../source/errors.ts";
+import { SourceUnavailableError, WrongNetworkError } from "../source/errors.ts";
 import { readWatches, type Watch } from "../store/postgres/streams.ts";
 import { FilterSetChangedError, StreamMismatchError } from "./errors.ts";
 import { decideWatches, registerStream } from "./registerStream.ts";
@@ -98,6 +98,21 @@ describe("registering a stream", () => {
       WrongNetworkError,
     );
     expect((await bench.database.query("SELECT * FROM fencepost.streams")).rows).toEqual([]);
+  });
+
+  test("at a node that is away needs nothing of it once the stream is on record, and is refused before", async () => {
+    await open();
+    const source = {
+      ...bench.openSource(),
+      check: () => Promise.reject(new SourceUnavailableError("The node is away.")),
+    };
+    await expect(bench.watch([{ contractId: A, startLedger: 1 }], { source })).rejects.toThrow("is away");
+    await bench.watch([{ contractId: A, startLedger: 1 }]);
+    const before = await bench.stream();
+    await bench.watch([{ contractId: A, startLedger: 1 }], { source });
+    expect(await bench.stream()).toEqual(before);
+    const added = [{ contractId: B, startLedger: "latest" as const }];
+    await expect(bench.watch(added, { source, adopt: true })).rejects.toThrow("is away");
   });
 
   test("without a contract is refused", async () => {

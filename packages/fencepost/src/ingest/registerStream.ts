@@ -1,4 +1,5 @@
 import { createHash } from "node:crypto";
+import { RpcResponseError, SourceUnavailableError } from "../source/errors.ts";
 import type { Source, SourceHead } from "../source/source.ts";
 import type { Database } from "../store/postgres/database.ts";
 import {
@@ -26,7 +27,8 @@ export interface RegisterOptions {
 
 /**
  * Makes the stream's row, or checks that this process watches what its stream does. Safe from several processes
- * at once. Throws {@link FilterSetChangedError}, {@link StreamMismatchError}, or a `TypeError` for nothing to watch.
+ * at once. Throws {@link FilterSetChangedError}, {@link StreamMismatchError}, a `TypeError` for nothing to watch, or
+ * what the source throws where its ledgers must be known.
  */
 export async function registerStream(
   database: Database,
@@ -37,11 +39,11 @@ export async function registerStream(
   if (requests.length === 0) throw new TypeError("No projection of this config watches a contract.");
   const { stream, epoch } = source.chain;
   const filtersHash = hashFilters(requests.map((request) => request.contractId));
-  const head = await source.check(signal);
+  const head = await headOrReason(source, signal);
   await database.transaction(async (client) => {
     const existing = await lockStream(client, stream);
     if (!existing) {
-      const watches = requests.map((request) => resolveWatch(request, head));
+      const watches = requests.map((request) => resolveWatch(request, requireHead(head)));
       const nextLedger = Math.min(...watches.map((watch) => watch.startLedger));
       const row = { stream, epoch, passphrase: source.passphrase, nextLedger, filtersHash };
       if (await insertStream(client, row)) return writeWatches(client, stream, watches);
@@ -52,11 +54,29 @@ export async function registerStream(
     if (stored.filtersHash === filtersHash) return;
 
     const known = await readWatches(client, stream);
-    const change = decideWatches(known, requests, head, stored.nextLedger);
+    const change = decideWatches(known, requests, requireHead(head), stored.nextLedger);
     if (!adopt) throw new FilterSetChangedError(stream, change.added, change.removed);
     await writeWatches(client, stream, change.watches);
     await adoptFilters(client, stream, filtersHash);
   });
+}
+
+/**
+ * A source that is away holds nobody up whose stream is on record: what is stored is still projected and
+ * delivered. One of another network is refused at once.
+ */
+async function headOrReason(source: Source, signal: AbortSignal): Promise<SourceHead | Error> {
+  try {
+    return await source.check(signal);
+  } catch (error) {
+    if (error instanceof SourceUnavailableError || error instanceof RpcResponseError) return error;
+    throw error;
+  }
+}
+
+function requireHead(head: SourceHead | Error): SourceHead {
+  if (head instanceof Error) throw head;
+  return head;
 }
 
 /** What a changed filter set means for each contract. Those added read their own past before they join. */

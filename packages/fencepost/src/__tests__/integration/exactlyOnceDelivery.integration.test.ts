@@ -39,7 +39,8 @@ async function attackedRun(seed: number): Promise<void> {
   try {
     lockAssets(line.chain, EVENTS / 3);
     const worker = { databaseUrl: line.databaseUrl, rpcUrl: line.rpc.url, pageLimit: 40 };
-    workers.push(...(await Promise.all([startEngineProcess(worker), startEngineProcess(worker)])));
+    workers.push(await startEngineProcess(worker));
+    workers.push(await startEngineProcess(worker));
 
     const attacks = new AbortController();
     const attacking = Promise.all([

@@ -44,13 +44,18 @@ export async function startEngineProcess(options: EngineProcessOptions): Promise
     child.kill(signal);
     await exit;
   }
-  await waitUntil(
-    () => {
-      if (isGone()) throw new Error(`The engine process ended with ${child.exitCode ?? child.signalCode}.`);
-      return log.some((line) => line["msg"] === "ready");
-    },
-    { what: "the engine process is ready", timeoutMs: 60_000 },
-  );
+  try {
+    await waitUntil(
+      () => {
+        if (isGone()) throw new Error(`The engine process ended with ${child.exitCode ?? child.signalCode}.`);
+        return log.some((line) => line["msg"] === "ready");
+      },
+      { what: "the engine process is ready", timeoutMs: 60_000 },
+    );
+  } catch (error) {
+    await end("SIGKILL");
+    throw error;
+  }
   return {
     pid,
     log,

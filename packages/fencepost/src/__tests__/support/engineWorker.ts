@@ -1,5 +1,13 @@
 // The engine in a process of its own, for tests that stop, pause or kill it. Its options are one JSON argument.
-import { createLog, defineConfig, openDatabase, prepare, startEngine, stellarRpc } from "../../index.ts";
+import {
+  createLog,
+  defineConfig,
+  openDatabase,
+  prepare,
+  SourceUnavailableError,
+  startEngine,
+  stellarRpc,
+} from "../../index.ts";
 import type { EngineProcessOptions } from "./engineProcess.ts";
 import { poolsProjection } from "./pools.ts";
 
@@ -15,10 +23,18 @@ const config = defineConfig({
   projections: [poolsProjection(options.version ?? 1)],
   leaseMs: options.leaseMs ?? 2_000,
 });
-await prepare(
-  { database, config },
-  { adopt: false, rebuildChanged: false, signal: AbortSignal.timeout(30_000) },
-);
+// As a supervisor would start it again: a node with faults may refuse every try of the first start.
+for (let starts = 1; ; starts++) {
+  try {
+    await prepare(
+      { database, config },
+      { adopt: false, rebuildChanged: false, signal: AbortSignal.timeout(30_000) },
+    );
+    break;
+  } catch (error) {
+    if (starts === 5 || !(error instanceof SourceUnavailableError)) throw error;
+  }
+}
 const engine = await startEngine({
   database,
   config,
