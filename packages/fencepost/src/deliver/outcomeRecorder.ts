@@ -50,7 +50,7 @@ export function createOutcomeRecorder({
         const attempts = batch.map(({ attempt }) => attempt);
         const stale = new Set((await store.finish(fence, attempts)).stale);
         for (const { id } of attempts.filter((attempt) => stale.has(attempt.id))) {
-          log.warn({ delivery: id, fence }, "outcome dropped: the claim was lost");
+          log.warn({ delivery: id, fence }, "outcome dropped: its claim was lost or had no attempt");
         }
         for (const { id, result } of attempts) onOutcome?.(stale.has(id) ? "stale" : result.outcome);
         for (const { resolve } of batch) resolve();
