@@ -147,7 +147,9 @@ async function peakMemory({ pid }: ChildProcess): Promise<number> {
 
 function run(script: string, args: readonly string[]): ChildProcess {
   const path = fileURLToPath(new URL(script, import.meta.url));
-  const child = spawn(process.execPath, [path, ...args], { stdio: ["ignore", "pipe", "inherit"] });
+  const child = spawn(process.execPath, ["--max-semi-space-size=8", path, ...args], {
+    stdio: ["ignore", "pipe", "inherit"],
+  });
   children.push(child);
   return child;
 }
