@@ -130,6 +130,11 @@ describe("what follows from an attempt", () => {
     );
   });
 
+  it("says nothing of the webhook where a 410 comes with bytes that never left", () => {
+    const result = { outcome: "not_sent", status: 410, retryAfterMs: null } as const;
+    expect(decideOutcome(result, 99, RESEND, 0)).toEqual({ state: "failed", disableWebhook: false });
+  });
+
   it("disables the webhook after 410 Gone and after nothing else", () => {
     fc.assert(
       fc.property(anyResult, anyTries, anyPolicy, anyRandom, (result, tries, policy, random) => {

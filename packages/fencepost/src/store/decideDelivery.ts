@@ -59,7 +59,8 @@ export function decideOutcome(
   // Under hold a rejected request is final too: only bytes that never left are sent again.
   const allowed = policy.onUnknown === "hold" ? result.outcome === "not_sent" : repeatable;
   const delay = policy.retryScheduleMs[tries - 1];
-  if (!allowed || delay === undefined) return { state: "failed", disableWebhook: result.status === 410 };
+  if (!allowed || delay === undefined)
+    return { state: "failed", disableWebhook: result.outcome === "rejected" && result.status === 410 };
   const half = Math.floor(delay / 2);
   const jittered = delay - half + Math.floor(random * half);
   const wish = Math.min(result.retryAfterMs ?? 0, MAX_RETRY_AFTER_MS);
