@@ -105,11 +105,11 @@ describe.skipIf(!hasRedis)(title, () => {
   });
 
   test("holds an event for longer than a lease while its handler runs", async () => {
-    const inbox = newInbox({ leaseMs: 60 });
+    const inbox = newInbox({ leaseMs: 1_500 });
     const lease = async () => Number(await client.hget(keyNow(), "lease"));
     await handle(inbox, async () => {
       const first = await lease();
-      await waitUntil(async () => (await lease()) > first + 120, { what: "the lease is renewed twice" });
+      await waitUntil(async () => (await lease()) > first + 750, { what: "the lease is renewed twice" });
       expect((await ask(inbox)).status).toBe("in_progress");
     });
     expect((await ask(inbox)).status).toBe("received");
@@ -128,12 +128,14 @@ describe.skipIf(!hasRedis)(title, () => {
   test("leaves the event to the one who claimed it when the lease of another had lapsed", async () => {
     const lapsing = redisInbox({ client: failing('lease", now'), prefix: `test:${++prefixes}`, leaseMs: 60 });
     const holding = redisInbox({ client, prefix: `test:${prefixes}` });
+    const begun = deferred();
     const claimed = deferred();
     const first = handle(lapsing, async () => {
+      begun.resolve();
       await claimed.promise;
       throw new Error("no");
     });
-    await waitUntil(async () => (await client.exists(keyNow())) === 1, { what: "the first has claimed it" });
+    await begun.promise;
     const found = await handle(holding, async () => {
       claimed.resolve();
       await thrown(() => first);

@@ -49,7 +49,7 @@ export function redisInbox(options: {
   const waitMs = positiveInteger("waitMs", options.waitMs ?? 10_000);
   const renewals = new Map<string, ReturnType<typeof setInterval>>();
 
-  function run(script: string, entry: Pick<InboxEntry, "consumer" | "eventId">, ...values: unknown[]) {
+  async function run(script: string, entry: Pick<InboxEntry, "consumer" | "eventId">, ...values: unknown[]) {
     return client.eval(script, 1, `${prefix}:${keyOf(entry)}`, ...values.map(String));
   }
 

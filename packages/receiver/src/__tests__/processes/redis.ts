@@ -3,4 +3,4 @@ import { redisInbox } from "../../redisInbox.ts";
 import { handleForEver } from "./handleForEver.ts";
 
 const client = new Redis(process.argv[2] ?? "");
-await handleForEver(redisInbox({ client, prefix: "killed", leaseMs: 300 }), () => {});
+await handleForEver(redisInbox({ client, prefix: "killed", leaseMs: 2_000 }), () => {});
