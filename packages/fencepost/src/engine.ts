@@ -10,7 +10,7 @@ import { projectStep } from "./project/projectStep.ts";
 import { registerProjection } from "./project/registerProjection.ts";
 import type { Loop } from "./runner/runner.ts";
 import type { Database } from "./store/postgres/database.ts";
-import { postgresStore } from "./store/postgres/deliveries.ts";
+import { postgresStore } from "./store/postgres/postgresStore.ts";
 import { openHolder } from "./store/postgres/leases.ts";
 import { migrate } from "./store/postgres/migrate.ts";
 import { loadDecoder } from "./xdr/decode.ts";

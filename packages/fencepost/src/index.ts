@@ -49,7 +49,7 @@ export { type StellarRpcOptions, stellarRpc } from "./source/stellarRpc.ts";
 export type { Delivery, DeliveryState, DeliveryStore, OnUnknown, Webhook } from "./store/deliveryStore.ts";
 export { type EmbeddedPostgres, startEmbeddedPostgres } from "./store/embedded/startEmbeddedPostgres.ts";
 export { type Database, type DatabaseOptions, openDatabase } from "./store/postgres/database.ts";
-export { type PostgresStoreOptions, postgresStore } from "./store/postgres/deliveries.ts";
+export { type PostgresStoreOptions, postgresStore } from "./store/postgres/postgresStore.ts";
 export {
   CommitBecameRollbackError,
   ConnectionLostError,

@@ -4,7 +4,7 @@ import { prepare, startEngine } from "../engine.ts";
 import { createLog, type Log } from "../observe/log.ts";
 import { createMetrics, type Metrics } from "../observe/metrics.ts";
 import type { Database } from "../store/postgres/database.ts";
-import { postgresStore } from "../store/postgres/deliveries.ts";
+import { postgresStore } from "../store/postgres/postgresStore.ts";
 import { readMigrationState } from "../store/postgres/migrate.ts";
 import { describeError } from "./errors.ts";
 import { loadConfig } from "./loadConfig.ts";

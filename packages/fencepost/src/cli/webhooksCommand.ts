@@ -2,7 +2,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { createDispatcher, type Dispatcher } from "../dispatch/dispatcher.ts";
 import type { DeliveryId, OnUnknown } from "../store/deliveryStore.ts";
 import type { Database, Queryable } from "../store/postgres/database.ts";
-import { postgresStore } from "../store/postgres/deliveries.ts";
+import { postgresStore } from "../store/postgres/postgresStore.ts";
 import { alignedLines } from "./alignedLines.ts";
 import { loadConfig } from "./loadConfig.ts";
 import { print } from "./print.ts";

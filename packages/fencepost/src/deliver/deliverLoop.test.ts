@@ -13,7 +13,7 @@ import type { Loop } from "../runner/runner.ts";
 import { messageOf } from "../store/conformance/conformingStore.ts";
 import type { Delivery, DeliveryId, NewWebhook, WebhookId } from "../store/deliveryStore.ts";
 import { type Database, openDatabase } from "../store/postgres/database.ts";
-import { postgresStore } from "../store/postgres/deliveries.ts";
+import { postgresStore } from "../store/postgres/postgresStore.ts";
 import { migrate } from "../store/postgres/migrate.ts";
 import { type DeliverOptions, LeaseTooShortError, startDeliverLoop } from "./deliverLoop.ts";
 
@@ -130,7 +130,7 @@ function startDeliverProcess(): { stop(): Promise<void> } {
   const module = (path: string): string => JSON.stringify(new URL(path, import.meta.url).href);
   const script = `
     import { openDatabase } from ${module("../store/postgres/database.ts")};
-    import { postgresStore } from ${module("../store/postgres/deliveries.ts")};
+    import { postgresStore } from ${module("../store/postgres/postgresStore.ts")};
     import { createLog } from ${module("../observe/log.ts")};
     import { startDeliverLoop } from ${module("./deliverLoop.ts")};
     const database = openDatabase(process.argv[1]);

@@ -8,7 +8,7 @@ import type { Loop } from "../runner/runner.ts";
 import { emittedMessage } from "../store/conformance/conformingStore.ts";
 import type { WebhookId } from "../store/deliveryStore.ts";
 import { type Database, openDatabase } from "../store/postgres/database.ts";
-import { postgresStore } from "../store/postgres/deliveries.ts";
+import { postgresStore } from "../store/postgres/postgresStore.ts";
 import { insertMessages } from "../store/postgres/messages.ts";
 import { migrate } from "../store/postgres/migrate.ts";
 import { type DispatchLoopOptions, startDispatchLoop } from "./dispatchLoop.ts";

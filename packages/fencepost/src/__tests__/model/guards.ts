@@ -15,7 +15,7 @@ export interface Guards {
   readonly decideStored: typeof decideStored;
   /** `messages`: PRIMARY KEY (event_id), and ON CONFLICT DO NOTHING in insertMessages (store/postgres/messages.ts). */
   readonly decideMessage: typeof decideMessage;
-  /** finish (store/postgres/deliveries.ts), and `q.fence = $2` in its writeOutcomes. */
+  /** finish (store/postgres/postgresStore.ts), and `q.fence = $2` in its writeOutcomes. */
   readonly holdsClaim: typeof holdsClaim;
   readonly decideClaimed: typeof decideClaimed;
   readonly decideOutcome: typeof decideOutcome;
@@ -28,9 +28,9 @@ export interface Guards {
   readonly atomicProject: boolean;
   /** `deliveries`: UNIQUE (event_id, webhook_id), and ON CONFLICT DO NOTHING in fanOut, catchUp and dispatch. */
   readonly uniquePair: boolean;
-  /** A webhook and its row in `catch_ups` are one transaction (store/postgres/deliveries.ts, addWebhook). */
+  /** A webhook and its row in `catch_ups` are one transaction (store/postgres/postgresStore.ts, addWebhook). */
   readonly catchUpWithWebhook: boolean;
-  /** nextval('fencepost.delivery_fence') for each claim (store/postgres/deliveries.ts, claim). */
+  /** nextval('fencepost.delivery_fence') for each claim (store/postgres/postgresStore.ts, claim). */
   readonly fencePerClaim: boolean;
   /** `q.fence = $2` in recordAttempts. */
   readonly fenceOnRecord: boolean;

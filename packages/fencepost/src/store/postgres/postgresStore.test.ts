@@ -10,7 +10,7 @@ import type { Message } from "../../message/payload.ts";
 import { emittedMessage, messageOf } from "../conformance/conformingStore.ts";
 import type { AttemptResult, ClaimedDelivery, DeliveryStore, WebhookId } from "../deliveryStore.ts";
 import { type Database, openDatabase, type Queryable } from "./database.ts";
-import { postgresStore } from "./deliveries.ts";
+import { postgresStore } from "./postgresStore.ts";
 import { insertMessages } from "./messages.ts";
 import { migrate } from "./migrate.ts";
 
