@@ -3,9 +3,9 @@ import { emptyDeliveryTables } from "../../__tests__/support/deliveryTables.ts";
 import { createTestDatabase, type TestDatabase } from "../../__tests__/support/testDatabase.ts";
 import type { DeliveryId } from "../deliveryStore.ts";
 import { type Database, openDatabase } from "../postgres/database.ts";
-import { postgresStore } from "../postgres/postgresStore.ts";
 import { insertMessages } from "../postgres/messages.ts";
 import { migrate } from "../postgres/migrate.ts";
+import { postgresStore } from "../postgres/postgresStore.ts";
 import type { ConformingStore, CreateStore, StoredAttempt } from "./conformingStore.ts";
 import { deliveryStoreConformance } from "./deliveryStore.conformance.ts";
 
