@@ -1,73 +1,176 @@
-// The deliver stage's statements: claim, attempt, outcome, doubt. Each write after a claim names its fence.
-import type { FencingToken } from "@fencepost/token";
+// The deliver stage's statements: claim, attempt, outcome, doubt. Each write after a claim names its fence. Those that
+// wait for locks take the rows of the queue first, in the order of their ids, then webhooks in the order of theirs: no
+// two of them deadlock.
+import type { EventId, FencingToken } from "@fencepost/token";
 import type {
   ClaimedDelivery,
   ClaimOptions,
-  Delivery,
   DeliveryId,
   FinishedAttempt,
   FinishReport,
   RecordedAttempt,
+  Review,
+  SettledDoubt,
 } from "../deliveryStore.ts";
-import type { DatabaseClient, Queryable } from "./database.ts";
+import type { WebhookId } from "../webhook.ts";
+import type { Database, Queryable } from "./database.ts";
 import { rowId } from "./deliveryRows.ts";
 
 /** Attempts whose signed timestamp ran further ahead of the clock than this wait, in seconds. */
 const MAX_TIMESTAMP_LEAD_S = 60;
 
-async function claim(
+/**
+ * Webhooks that have something due, in an order drawn anew each time, then their rows: what is not due, and what waits
+ * for a webhook that is not active, is never looked at. ORDER BY and LIMIT in both look-ups keep them on the index
+ * whatever the statistics say. now() and not clock_timestamp(): an index serves only what is stable.
+ *
+ * Of a strict webhook only its head is looked at, the delivery with the lowest position that has not succeeded.
+ *
+ * What a limit allows is counted in the snapshot of the statement. `free_at` moves with each claim, so where the
+ * locked row has another one, somebody has claimed since, and the webhook is left for the next time.
+ */
+function claimStatement({ only }: { readonly only: boolean }): string {
+  const free = only ? "(q.fence IS NULL OR q.next_at <= now())" : "q.next_at <= now()";
+  return `
+    WITH ready AS MATERIALIZED (
+      SELECT w.id, substring(w.url FROM '^[^/]+//[^/]+') AS origin, w.rate_per_second AS rate,
+             w.max_in_flight IS NOT NULL AS capped, pace.free_at, pace.allowed, head.id AS head,
+             head.next_at AS head_at
+      FROM fencepost.webhooks w
+      CROSS JOIN LATERAL (
+        SELECT FROM fencepost.delivery_queue q
+        WHERE q.webhook_id = w.id AND ${only ? "q.delivery_id = $5" : `${free} ORDER BY q.next_at LIMIT 1`}
+      ) has_due
+      LEFT JOIN LATERAL (
+        SELECT d.id, q.next_at
+        FROM (
+          SELECT id, strict_position FROM fencepost.deliveries d
+          WHERE w.ordering = 'strict' AND d.webhook_id = w.id AND d.strict_position IS NOT NULL
+          ORDER BY d.strict_position LIMIT 1
+        ) d
+        JOIN fencepost.delivery_queue q ON q.delivery_id = d.id
+        WHERE ${free} AND NOT EXISTS (SELECT FROM fencepost.catch_ups c WHERE c.webhook_id = w.id)
+          AND NOT EXISTS (SELECT FROM fencepost.outbox o WHERE o.position < d.strict_position)
+      ) head ON true
+      LEFT JOIN LATERAL (
+        SELECT p.free_at,
+               least(
+                 floor((greatest(1, 1 / w.rate_per_second) - extract(epoch FROM greatest(p.free_at, now()) - now()))
+                       * w.rate_per_second + 1e-6),
+                 CASE WHEN w.max_in_flight IS NOT NULL THEN w.max_in_flight - (
+                   SELECT count(*) FROM fencepost.delivery_queue q
+                   WHERE q.webhook_id = w.id AND q.capped AND q.next_at > now()
+                 ) END
+               ) AS allowed
+        FROM fencepost.webhook_pace p
+        WHERE p.webhook_id = w.id AND (w.rate_per_second IS NOT NULL OR w.max_in_flight IS NOT NULL)
+      ) pace ON true
+      WHERE w.active AND w.deleted_at IS NULL AND coalesce(pace.allowed, 1) >= 1
+        AND (w.ordering <> 'strict' OR head.id ${only ? "= $5" : "IS NOT NULL"})
+    ), lanes AS MATERIALIZED (
+      SELECT ready.*, count(*) OVER (PARTITION BY origin) AS sharing,
+             row_number() OVER (PARTITION BY origin ORDER BY random()) AS place
+      FROM ready WHERE origin <> ALL($3)
+    ), paced AS MATERIALIZED (
+      SELECT p.webhook_id, p.free_at FROM lanes JOIN fencepost.webhook_pace p ON p.webhook_id = lanes.id
+      WHERE lanes.place <= $2 AND lanes.allowed IS NOT NULL
+      FOR UPDATE OF p SKIP LOCKED
+    ), due AS MATERIALIZED (
+      SELECT q.delivery_id, q.attempted, q.asking, lane.id AS webhook_id, lane.origin, lane.capped, lane.rate
+      FROM (
+        SELECT lanes.* FROM lanes LEFT JOIN paced ON paced.webhook_id = lanes.id
+        WHERE lanes.place <= $2 AND (lanes.allowed IS NULL OR paced.free_at = lanes.free_at)
+        ORDER BY random()
+      ) lane
+      CROSS JOIN LATERAL (
+        SELECT q.delivery_id, q.attempted, q.asking FROM fencepost.delivery_queue q
+        WHERE q.webhook_id = lane.id AND ${free} AND ${
+          only
+            ? "q.delivery_id = $5"
+            : `q.next_at >= coalesce(lane.head_at, '-infinity') AND q.next_at <= coalesce(lane.head_at, now())
+          AND (lane.head IS NULL OR q.delivery_id = lane.head)`
+        }
+        ORDER BY q.next_at LIMIT least(greatest(1, $2 / lane.sharing), lane.allowed::bigint) FOR UPDATE SKIP LOCKED
+      ) q
+      LIMIT $1
+    ), drawn AS MATERIALIZED (
+      SELECT nextval('fencepost.delivery_fence') AS fence WHERE EXISTS (SELECT FROM due)
+    ), moved AS (
+      UPDATE fencepost.webhook_pace p
+      SET free_at = coalesce(greatest(p.free_at, now()) + taken.count * interval '1 second' / taken.rate,
+                             greatest(p.free_at + interval '1 microsecond', clock_timestamp()))
+      FROM (SELECT webhook_id, rate, count(*) FROM due GROUP BY webhook_id, rate) taken
+      JOIN paced ON paced.webhook_id = taken.webhook_id
+      WHERE p.webhook_id = taken.webhook_id
+    )
+    UPDATE fencepost.delivery_queue q
+    SET fence = drawn.fence, capped = due.capped, next_at = clock_timestamp() + $4 * interval '1 millisecond'
+    FROM due, drawn WHERE q.delivery_id = due.delivery_id
+    RETURNING 'dlv_' || q.delivery_id AS id, q.webhook_id AS "webhookId", due.origin, drawn.fence,
+              due.attempted AS interrupted, due.asking`;
+}
+
+const CLAIM_DUE = claimStatement({ only: false });
+const CLAIM_ONE = claimStatement({ only: true });
+
+export async function claim(
   db: Queryable,
-  { limit, perOrigin, skipOrigins, leaseMs }: ClaimOptions,
+  { limit, perOrigin, skipOrigins, leaseMs, only }: ClaimOptions,
 ): Promise<readonly ClaimedDelivery[]> {
-  // Webhooks that have something due, in an order drawn anew each time, then their rows: what is not due, and
-  // what waits for a webhook that is not active, is never looked at. ORDER BY and LIMIT in both look-ups keep
-  // them on the index whatever the statistics say. now() and not clock_timestamp(): an index serves only what is
-  // stable.
-  const { rows } = await db.query<ClaimedDelivery>(
-    `WITH lanes AS MATERIALIZED (
-       SELECT w.id, w.origin, count(*) OVER (PARTITION BY w.origin) AS sharing,
-              row_number() OVER (PARTITION BY w.origin ORDER BY random()) AS place
-       FROM (SELECT id, substring(url FROM '^[^/]+//[^/]+') AS origin FROM fencepost.webhooks WHERE active) w
-       CROSS JOIN LATERAL (
-         SELECT FROM fencepost.delivery_queue q
-         WHERE q.webhook_id = w.id AND q.next_at <= now() ORDER BY q.next_at LIMIT 1
-       ) has_due
-       WHERE w.origin <> ALL($3)
-     ), due AS MATERIALIZED (
-       SELECT q.delivery_id, q.attempted, lane.origin
-       FROM (SELECT * FROM lanes WHERE place <= $2 ORDER BY random()) lane
-       CROSS JOIN LATERAL (
-         SELECT delivery_id, attempted FROM fencepost.delivery_queue q
-         WHERE q.webhook_id = lane.id AND q.next_at <= now()
-         ORDER BY q.next_at LIMIT greatest(1, $2 / lane.sharing) FOR UPDATE SKIP LOCKED
-       ) q
-       LIMIT $1
-     ), drawn AS MATERIALIZED (
-       SELECT nextval('fencepost.delivery_fence') AS fence WHERE EXISTS (SELECT FROM due)
-     )
-     UPDATE fencepost.delivery_queue q
-     SET fence = drawn.fence, next_at = clock_timestamp() + $4 * interval '1 millisecond'
-     FROM due, drawn WHERE q.delivery_id = due.delivery_id
-     RETURNING 'dlv_' || q.delivery_id AS id, q.webhook_id AS "webhookId", due.origin, drawn.fence,
-               due.attempted AS interrupted`,
-    [limit, perOrigin, skipOrigins, leaseMs],
-  );
+  const { rows } =
+    only === undefined
+      ? await db.query<ClaimedDelivery>(CLAIM_DUE, [limit, perOrigin, skipOrigins, leaseMs])
+      : await db.query<ClaimedDelivery>(CLAIM_ONE, [1, 1, [], leaseMs, rowId(only)]);
   return rows;
 }
 
-async function recordAttempts(
+/** Where webhook `w` is sent to, and how: `policy.retryScheduleMs` is null where it has no schedule of its own. */
+const TARGET = `jsonb_build_object(
+  'url', w.url, 'headers', w.headers,
+  'secrets', (
+    SELECT coalesce(jsonb_agg(s -> 'secret' ORDER BY n), '[]')
+    FROM jsonb_array_elements(w.secrets) WITH ORDINALITY AS t(s, n)
+    WHERE coalesce((s ->> 'expires_at')::timestamptz > clock_timestamp(), true)
+  ),
+  'policy', jsonb_build_object('onUnknown', w.on_unknown, 'retryOn', w.retry_on, 'jitter', w.jitter,
+                               'retryScheduleMs', w.retry_schedule_ms)
+)`;
+
+type Target = Pick<Review, "url" | "headers" | "secrets" | "policy">;
+type TargetRow = Omit<Target, "policy"> & {
+  readonly policy: Omit<Target["policy"], "retryScheduleMs"> & { readonly retryScheduleMs: number[] | null };
+};
+
+function targetOf({ policy, ...target }: TargetRow, retryScheduleMs: readonly number[]): Target {
+  return { ...target, policy: { ...policy, retryScheduleMs: policy.retryScheduleMs ?? retryScheduleMs } };
+}
+
+export async function recordAttempts(
   db: Queryable,
   fence: bigint,
   ids: readonly DeliveryId[],
   leaseMs: number,
+  retryScheduleMs: readonly number[],
 ): Promise<readonly RecordedAttempt[]> {
-  const { rows } = await db.query<RecordedAttempt & { token: FencingToken | null }>(
+  // What is the same for all deliveries of a webhook comes with one of them.
+  const { rows } = await db.query<{
+    id: DeliveryId;
+    webhook_id: WebhookId;
+    event_id: EventId;
+    token: FencingToken | null;
+    number: number;
+    tries: number;
+    timestamp: bigint;
+    body: Buffer;
+    target: TargetRow | null;
+  }>(
     `WITH mine AS MATERIALIZED (
-       SELECT q.delivery_id, w.url, w.secrets
+       SELECT q.delivery_id, w.url
        FROM fencepost.delivery_queue q
        JOIN fencepost.webhooks w ON w.id = q.webhook_id
        JOIN fencepost.deliveries d ON d.id = q.delivery_id
-       WHERE q.delivery_id = ANY($1) AND q.fence = $2 AND NOT q.attempted AND w.active
+       WHERE q.delivery_id = ANY($1) AND q.fence = $2 AND NOT q.attempted AND NOT q.asking
+         AND w.active AND w.deleted_at IS NULL
          AND d.state = 'pending' AND d.last_timestamp < extract(epoch FROM clock_timestamp()) + $4
        ORDER BY q.delivery_id FOR UPDATE OF q
      ), marked AS (
@@ -76,83 +179,113 @@ async function recordAttempts(
        FROM mine WHERE q.delivery_id = mine.delivery_id
      ), counted AS (
        UPDATE fencepost.deliveries d
-       SET state = 'sending', attempts = attempts + 1, tries = tries + 1,
+       SET state = 'sending', attempts = attempts + 1, tries = tries + 1, asks = 0,
+           first_at = coalesce(first_at, clock_timestamp()),
            last_timestamp = greatest(last_timestamp + 1, floor(extract(epoch FROM clock_timestamp()))::bigint)
        FROM mine WHERE d.id = mine.delivery_id
-       RETURNING d.id, d.event_id, d.attempts, d.last_timestamp, mine.url, mine.secrets
+       RETURNING d.id, d.webhook_id, d.event_id, d.attempts, d.tries, d.last_timestamp, mine.url
      ), recorded AS (
        INSERT INTO fencepost.attempts (delivery_id, number, fence, url, "timestamp")
        SELECT id, attempts, $2, url, last_timestamp FROM counted
        RETURNING delivery_id
      )
-     SELECT 'dlv_' || c.id AS id, $2::bigint AS fence, c.event_id AS "eventId", m.token, c.attempts AS number, c.url,
-            c.secrets, c.last_timestamp AS "timestamp", b.body
+     SELECT 'dlv_' || c.id AS id, c.webhook_id, c.event_id, m.token, c.attempts AS number, c.tries,
+            c.last_timestamp AS "timestamp", b.body,
+            CASE WHEN row_number() OVER (PARTITION BY c.webhook_id) = 1 THEN (
+              SELECT ${TARGET} FROM fencepost.webhooks w WHERE w.id = c.webhook_id
+            ) END AS target
      FROM counted c
      JOIN recorded r ON r.delivery_id = c.id
      JOIN fencepost.messages m ON m.event_id = c.event_id
      JOIN fencepost.message_bodies b ON b.event_id = c.event_id`,
     [ids.map(rowId), fence, leaseMs, MAX_TIMESTAMP_LEAD_S],
   );
-  return rows;
+  const targets = new Map<WebhookId, Target>();
+  for (const { webhook_id, target } of rows) {
+    if (target) targets.set(webhook_id, targetOf(target, retryScheduleMs));
+  }
+  return rows.flatMap(({ webhook_id, event_id, target: _, ...row }) => {
+    const target = targets.get(webhook_id);
+    return target ? [{ ...row, ...target, eventId: event_id, fence }] : [];
+  });
 }
 
-async function finish(
-  client: DatabaseClient,
+export async function review(
+  db: Queryable,
   fence: bigint,
-  attempts: readonly FinishedAttempt[],
+  ids: readonly DeliveryId[],
   retryScheduleMs: readonly number[],
-): Promise<FinishReport> {
-  // Both rows are locked, so that what is read is what a record that is still under way leaves behind.
-  const { rows } = await client.query<{
-    id: DeliveryId;
-    fence: bigint | null; // of a claim with an attempt on record
-    tries: number;
-    onUnknown: OnUnknown;
-  }>(
-    `SELECT 'dlv_' || q.delivery_id AS id, CASE WHEN q.attempted THEN q.fence END AS fence, d.tries,
-            w.on_unknown AS "onUnknown"
+): Promise<readonly Review[]> {
+  // Nothing is asked of a webhook that is not active any more.
+  const { rows } = await db.query<Omit<Review, keyof Target> & { target: TargetRow }>(
+    `SELECT 'dlv_' || d.id AS id, d.event_id AS "eventId", d.webhook_id AS "webhookId", d.tries, d.asks,
+            d.last_timestamp AS "lastTimestamp", d.first_at AS "firstAttemptAt", ${TARGET} AS target
      FROM fencepost.delivery_queue q
      JOIN fencepost.deliveries d ON d.id = q.delivery_id
      JOIN fencepost.webhooks w ON w.id = q.webhook_id
-     WHERE q.delivery_id = ANY($1) ORDER BY q.delivery_id FOR UPDATE OF q, d`,
-    [attempts.map(({ id }) => rowId(id))],
+     WHERE q.delivery_id = ANY($1) AND q.fence = $2
+       AND (q.attempted OR q.asking AND w.active AND w.deleted_at IS NULL)`,
+    [ids.map(rowId), fence],
   );
-  const claims = new Map(rows.map((row) => [row.id, row]));
-  const stale = attempts.filter(({ id }) => !holdsClaim(claims.get(id)?.fence, fence));
-  const decided = attempts.flatMap(({ id, result }) => {
-    const row = claims.get(id);
-    if (!row || !holdsClaim(row.fence, fence)) return [];
-    const policy: DeliveryPolicy = { onUnknown: row.onUnknown, retryScheduleMs };
-    return [{ id, result, next: decideOutcome(result, row.tries, policy, Math.random()) }];
-  });
-  const recorded = await writeOutcomes(client, fence, decided);
-  const staleIds = stale.map(({ id }) => id);
-  if (stale.length > 0) {
-    await noteLateOutcomes(client, fence, stale);
-    await release(client, fence, staleIds);
-  }
-  return { recorded, stale: staleIds };
+  return rows.map(({ target, ...row }) => ({ ...row, ...targetOf(target, retryScheduleMs) }));
 }
 
-type DecidedAttempt = FinishedAttempt & { readonly next: NextStep };
+export async function finish(
+  database: Database,
+  fence: bigint,
+  attempts: readonly FinishedAttempt[],
+): Promise<FinishReport> {
+  const recorded = await writeOutcomes(database, fence, attempts);
+  const missing = without(attempts, recorded);
+  if (missing.length === 0) return { recorded, stale: [] };
+  // Taken, or the record of the attempt was still under way: its locks are waited for, and what it left is read anew.
+  return database.transaction(async (client) => {
+    const ids = missing.map(({ id }) => rowId(id));
+    await client.query(
+      `SELECT FROM fencepost.delivery_queue q WHERE q.delivery_id = ANY($1) ORDER BY q.delivery_id FOR UPDATE`,
+      [ids],
+    );
+    const late = await writeOutcomes(client, fence, missing);
+    const stale = without(missing, late);
+    if (stale.length > 0) {
+      await noteLateOutcomes(client, fence, stale);
+      await release(
+        client,
+        fence,
+        stale.map(({ id }) => id),
+      );
+    }
+    return { recorded: [...recorded, ...late], stale: stale.map(({ id }) => id) };
+  });
+}
+
+/** What becomes of the queue's row: it waits for its next attempt or question, or it goes. */
+const REQUEUED = `again AS (
+  UPDATE fencepost.delivery_queue q
+  SET fence = NULL, attempted = false, capped = false, asking = mine.state = 'in_doubt', next_at = mine.next_at
+  FROM mine WHERE q.delivery_id = mine.id AND mine.next_at IS NOT NULL
+), gone AS (
+  DELETE FROM fencepost.delivery_queue q USING mine WHERE q.delivery_id = mine.id AND mine.next_at IS NULL
+)`;
 
 async function writeOutcomes(
-  client: DatabaseClient,
+  db: Queryable,
   fence: bigint,
-  decided: readonly DecidedAttempt[],
+  attempts: readonly FinishedAttempt[],
 ): Promise<FinishReport["recorded"]> {
-  if (decided.length === 0) return [];
-  const { rows } = await client.query<{ id: DeliveryId; state: Delivery["state"] }>(
-    `WITH input AS MATERIALIZED (
-       SELECT i.*, CASE WHEN i.state = 'pending' THEN clock_timestamp() + i.delay * interval '1 millisecond' END AS next_at
-       FROM unnest($1::bigint[], $3::text[], $4::int[], $5::text[], $6::text[], $7::text[], $8::float8[])
-         AS i(id, outcome, status, error, response, state, delay)
-     ), mine AS MATERIALIZED (
-       SELECT input.* FROM input JOIN fencepost.delivery_queue q ON q.delivery_id = input.id AND q.fence = $2
+  const { rows } = await db.query<FinishReport["recorded"][number]>(
+    `WITH mine AS MATERIALIZED (
+       SELECT i.*, q.webhook_id, clock_timestamp() + i.delay * interval '1 millisecond' AS next_at
+       FROM unnest($1::bigint[], $3::text[], $4::int[], $5::text[], $6::text[], $7::text[], $8::float8[], $9::bool[])
+         AS i(id, outcome, status, error, response, state, delay, disable)
+       JOIN fencepost.delivery_queue q ON q.delivery_id = i.id
+       WHERE q.fence = $2 AND q.attempted
+       ORDER BY q.delivery_id FOR UPDATE OF q
      ), ended AS (
        UPDATE fencepost.deliveries d
        SET state = mine.state, last_status = mine.status, last_error = mine.error, next_at = mine.next_at,
-           finished_at = CASE WHEN mine.state = 'pending' THEN NULL ELSE now() END
+           finished_at = CASE WHEN mine.state IN ('success', 'failed') THEN now() END,
+           strict_position = CASE WHEN mine.state <> 'success' THEN d.strict_position END
        FROM mine WHERE d.id = mine.id
        RETURNING d.id, d.attempts, d.state
      ), noted AS (
@@ -161,42 +294,59 @@ async function writeOutcomes(
            finished_at = clock_timestamp()
        FROM mine JOIN ended ON ended.id = mine.id
        WHERE a.delivery_id = mine.id AND a.number = ended.attempts
-     ), again AS (
-       UPDATE fencepost.delivery_queue q SET fence = NULL, attempted = false, next_at = mine.next_at
-       FROM mine WHERE q.delivery_id = mine.id AND mine.state = 'pending'
-     ), gone AS (
-       DELETE FROM fencepost.delivery_queue q USING mine WHERE q.delivery_id = mine.id AND mine.state <> 'pending'
+     ), ${REQUEUED}, health AS MATERIALIZED (
+       SELECT w.id, CASE WHEN NOT seen.well THEN coalesce(w.failing_since, clock_timestamp()) END AS failing_since,
+              CASE
+                WHEN NOT w.active THEN NULL
+                WHEN seen.gone THEN 'The endpoint answered 410 Gone.'
+                WHEN NOT seen.well AND w.failing_since <= now() - w.disable_after_ms * interval '1 millisecond'
+                THEN 'Every attempt has failed since '
+                     || to_char(w.failing_since AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') || '.'
+              END AS reason
+       FROM (
+         SELECT webhook_id, bool_or(outcome = 'delivered') AS well, bool_or(disable) AS gone FROM mine GROUP BY 1
+       ) seen
+       JOIN fencepost.webhooks w ON w.id = seen.webhook_id
+       WHERE seen.well <> (w.failing_since IS NULL) OR w.active AND (
+         seen.gone OR NOT seen.well AND w.failing_since <= now() - w.disable_after_ms * interval '1 millisecond'
+       )
+       ORDER BY w.id FOR NO KEY UPDATE OF w
+     ), judged AS (
+       UPDATE fencepost.webhooks w
+       SET failing_since = health.failing_since, active = w.active AND health.reason IS NULL,
+           disabled_reason = coalesce(health.reason, w.disabled_reason),
+           disabled_at = CASE WHEN health.reason IS NULL THEN w.disabled_at ELSE now() END,
+           told = w.told AND health.reason IS NULL
+       FROM health WHERE w.id = health.id
      )
      SELECT 'dlv_' || id AS id, state FROM ended`,
     [
-      decided.map(({ id }) => rowId(id)),
+      attempts.map(({ id }) => rowId(id)),
       fence,
-      decided.map(({ result }) => result.outcome),
-      decided.map(({ result }) => result.status),
-      decided.map(({ result }) => result.error),
-      decided.map(({ result }) => result.response),
-      decided.map(({ next }) => next.state),
-      decided.map(({ next }) => (next.state === "pending" ? next.delayMs : null)),
+      attempts.map(({ result }) => result.outcome),
+      attempts.map(({ result }) => result.status),
+      attempts.map(({ result }) => result.error),
+      attempts.map(({ result }) => result.response),
+      attempts.map(({ next }) => next.state),
+      attempts.map(({ next }) => delayOf(next)),
+      attempts.map(({ next }) => next.state === "failed" && next.disableWebhook),
     ],
   );
-  const gone = decided.filter(({ next }) => next.state === "failed" && next.disableWebhook);
-  if (gone.length > 0) {
-    await client.query(
-      `UPDATE fencepost.webhooks SET active = false, disabled_reason = 'The endpoint answered 410 Gone.'
-       WHERE active AND id IN (SELECT webhook_id FROM fencepost.deliveries WHERE id = ANY($1))`,
-      [gone.map(({ id }) => rowId(id))],
-    );
-  }
   return rows;
+}
+
+function delayOf(next: FinishedAttempt["next"]): number | null {
+  if (next.state === "pending") return next.delayMs;
+  return next.state === "in_doubt" ? next.askInMs : null;
 }
 
 /** A worker that lost its claim changes no state; what it saw, if it is news, is kept beside its own attempt. */
 async function noteLateOutcomes(
-  client: DatabaseClient,
+  db: Queryable,
   fence: bigint,
   stale: readonly FinishedAttempt[],
 ): Promise<void> {
-  await client.query(
+  await db.query(
     `UPDATE fencepost.attempts a SET late_outcome = concat_ws(' ', i.outcome, i.status)
      FROM unnest($2::bigint[], $3::text[], $4::int[]) AS i(id, outcome, status)
      WHERE a.delivery_id = i.id AND a.fence = $1 AND a.late_outcome IS NULL
@@ -210,21 +360,80 @@ async function noteLateOutcomes(
   );
 }
 
-async function release(db: Queryable, fence: bigint, ids: readonly DeliveryId[]): Promise<void> {
+export async function settle(
+  db: Queryable,
+  fence: bigint,
+  doubts: readonly SettledDoubt[],
+): Promise<FinishReport> {
+  const { rows: recorded } = await db.query<FinishReport["recorded"][number]>(
+    `WITH mine AS MATERIALIZED (
+       SELECT i.*, clock_timestamp() + i.delay * interval '1 millisecond' AS next_at
+       FROM unnest($1::bigint[], $3::text[], $4::text[], $5::float8[]) AS i(id, state, error, delay)
+       JOIN fencepost.delivery_queue q ON q.delivery_id = i.id
+       WHERE q.fence = $2 AND q.asking
+       ORDER BY q.delivery_id FOR UPDATE OF q
+     ), ${REQUEUED}
+     UPDATE fencepost.deliveries d
+     SET state = mine.state, last_error = coalesce(mine.error, last_error), next_at = mine.next_at, asks = asks + 1,
+         finished_at = CASE WHEN mine.state IN ('success', 'failed') THEN now() END,
+         strict_position = CASE WHEN mine.state <> 'success' THEN d.strict_position END
+     FROM mine WHERE d.id = mine.id
+     RETURNING 'dlv_' || d.id AS id, d.state`,
+    [
+      doubts.map(({ id }) => rowId(id)),
+      fence,
+      doubts.map(({ next }) => next.state),
+      doubts.map(({ error }) => error),
+      doubts.map(({ next }) => delayOf(next)),
+    ],
+  );
+  return { recorded, stale: without(doubts, recorded).map(({ id }) => id) };
+}
+
+function without<T extends { readonly id: DeliveryId }>(
+  items: readonly T[],
+  recorded: FinishReport["recorded"],
+): readonly T[] {
+  const done = new Set(recorded.map(({ id }) => id));
+  return items.filter(({ id }) => !done.has(id));
+}
+
+export async function extend(
+  db: Queryable,
+  fence: bigint,
+  ids: readonly DeliveryId[],
+  leaseMs: number,
+): Promise<readonly DeliveryId[]> {
+  const { rows } = await db.query<{ id: DeliveryId }>(
+    `WITH mine AS MATERIALIZED (
+       SELECT q.delivery_id FROM fencepost.delivery_queue q
+       WHERE q.delivery_id = ANY($1) AND q.fence = $2
+       ORDER BY q.delivery_id FOR UPDATE
+     )
+     UPDATE fencepost.delivery_queue q SET next_at = clock_timestamp() + $3 * interval '1 millisecond'
+     FROM mine WHERE q.delivery_id = mine.delivery_id
+     RETURNING 'dlv_' || q.delivery_id AS id`,
+    [ids.map(rowId), fence, leaseMs],
+  );
+  return rows.map(({ id }) => id);
+}
+
+export async function release(db: Queryable, fence: bigint, ids: readonly DeliveryId[]): Promise<void> {
   // A row whose delivery has ended was offered by mistake: it goes, or it would be claimed for ever.
   await db.query(
     `WITH mine AS MATERIALIZED (
-       SELECT q.delivery_id, d.state, d.last_timestamp
+       SELECT q.delivery_id, d.next_at, d.last_timestamp,
+              d.state = CASE WHEN q.asking THEN 'in_doubt' ELSE 'pending' END AS waits
        FROM fencepost.delivery_queue q JOIN fencepost.deliveries d ON d.id = q.delivery_id
        WHERE q.delivery_id = ANY($1) AND q.fence = $2 AND NOT q.attempted
        ORDER BY q.delivery_id FOR UPDATE OF q, d
      ), gone AS (
-       DELETE FROM fencepost.delivery_queue q USING mine
-       WHERE q.delivery_id = mine.delivery_id AND mine.state <> 'pending'
+       DELETE FROM fencepost.delivery_queue q USING mine WHERE q.delivery_id = mine.delivery_id AND NOT mine.waits
      )
      UPDATE fencepost.delivery_queue q
-     SET fence = NULL, next_at = greatest(now(), to_timestamp(mine.last_timestamp - $3))
-     FROM mine WHERE q.delivery_id = mine.delivery_id AND mine.state = 'pending'`,
+     SET fence = NULL, capped = false,
+         next_at = greatest(now(), mine.next_at, to_timestamp(mine.last_timestamp - $3))
+     FROM mine WHERE q.delivery_id = mine.delivery_id AND mine.waits`,
     [ids.map(rowId), fence, MAX_TIMESTAMP_LEAD_S],
   );
 }

@@ -72,8 +72,10 @@ UPDATE fencepost.deliveries d SET first_at = a.started_at FROM fencepost.attempt
 -- The first row of a webhook is the one that may be sent.
 CREATE INDEX deliveries_strict ON fencepost.deliveries (webhook_id, strict_position) WHERE strict_position IS NOT NULL;
 
--- In doubt, and its endpoint is to be asked.
-ALTER TABLE fencepost.delivery_queue ADD COLUMN asking boolean NOT NULL DEFAULT false;
+ALTER TABLE fencepost.delivery_queue
+  ADD COLUMN asking boolean NOT NULL DEFAULT false, -- in doubt, and its endpoint is to be asked
+  ADD COLUMN capped boolean NOT NULL DEFAULT false; -- claimed from a webhook that limits how many are
+CREATE INDEX delivery_queue_capped ON fencepost.delivery_queue (webhook_id, next_at) WHERE capped;
 
 -- ── upkeep ──────────────────────────────────────────────────────────────────────────────────────────────
 -- How far the round that looks for what may go has come; it begins anew when it has seen all.
@@ -97,6 +99,7 @@ CREATE TABLE fencepost.idempotent_requests (
   api_key_id   text COLLATE "C" NOT NULL REFERENCES fencepost.api_keys ON DELETE CASCADE,
   key          text COLLATE "C" NOT NULL,
   request_hash bytea NOT NULL,                    -- of method, path and body
+  seed         bytea NOT NULL,                    -- random; ids of what the request makes are derived from it
   claimed_at   timestamptz NOT NULL DEFAULT now(),
   status       integer,                           -- NULL: under way, or its process died
   answer       bytea,
