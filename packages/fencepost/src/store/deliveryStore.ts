@@ -1,14 +1,7 @@
 import type { EventId, FencingToken } from "@fencepost/token";
 import type { Message } from "../message/payload.ts";
 import type { DeliveryPolicy, NextStep } from "./decideDelivery.ts";
-import type {
-  DisabledWebhook,
-  Missed,
-  NewWebhook,
-  Webhook,
-  WebhookChanges,
-  WebhookId,
-} from "./webhook.ts";
+import type { DisabledWebhook, Missed, NewWebhook, Webhook, WebhookChanges, WebhookId } from "./webhook.ts";
 
 declare const deliveryBrand: unique symbol;
 
@@ -83,6 +76,7 @@ interface Target {
 /** An attempt that is on record: its bytes may leave now. */
 export interface RecordedAttempt extends Target {
   readonly id: DeliveryId;
+  readonly webhookId: WebhookId;
   readonly fence: bigint;
   readonly eventId: EventId;
   readonly token: FencingToken | null;
@@ -161,7 +155,10 @@ export interface DispatchReport {
   readonly created: readonly Delivery[];
   /** Pairs that exist already, as they stand; nothing was sent for them. */
   readonly existing: readonly Delivery[];
-  /** Webhooks whose records do not go back to this message: whether they had it cannot be known, so it is not sent. */
+  /**
+   * Webhooks that take it, but whether they had it cannot be known, so it is not sent: their records do not go back
+   * to this message, or its body was pruned.
+   */
   readonly forgotten: readonly WebhookId[];
 }
 
@@ -227,9 +224,15 @@ export interface DeliveryStore<Tx = never> {
   /** By id. */
   listWebhooks(page: Page): Promise<readonly Webhook[]>;
   updateWebhook(id: WebhookId, changes: WebhookChanges): Promise<Webhook | undefined>;
-  /** Signs with `secret` from now on, and with the earlier ones for `overlapMs` more, or less where they end sooner. */
+  /**
+   * Signs with `secret` from now on, and with the earlier ones for `overlapMs` more, or less where they end sooner.
+   * Throws `TooManySecretsError` where more than ten would sign.
+   */
   rotateSecret(id: WebhookId, secret: string, overlapMs: number): Promise<Webhook | undefined>;
-  /** Active: `deliverFrom` stays (`deliver`) or is now (`skip`); a catch-up is queued. `missed` counts up to 10,000. */
+  /**
+   * Active: `deliverFrom` stays (`deliver`) or is now (`skip`); a catch-up is queued. `missed` counts the emitted
+   * messages that it did not get while it was not, up to 10,000. One that is active is left as it is.
+   */
   activateWebhook(
     id: WebhookId,
     missed: Missed,
@@ -252,7 +255,10 @@ export interface DeliveryStore<Tx = never> {
   fanOut(limits: { readonly messages: number; readonly webhooks: number }): Promise<FanOutReport>;
   /** Offers to a new or newly active webhook what a running fan-out could not. */
   catchUp(limit: number): Promise<FanOutReport>;
-  /** Makes the missing deliveries of one webhook, suppressed messages included; the webhook must be active. */
+  /**
+   * Makes the missing deliveries of one webhook, suppressed messages included; undefined: it is not there, or not
+   * active. Throws `InvalidCursorError` for a place that no page of its own named.
+   */
   replay(id: WebhookId, page: ReplayPage): Promise<ReplayReport | undefined>;
 
   // ── deliver ──
@@ -286,7 +292,7 @@ export interface DeliveryStore<Tx = never> {
   deliveriesOf(eventId: EventId): Promise<readonly Delivery[]>;
   /** The oldest first, up to 1,000. */
   listAttempts(id: DeliveryId): Promise<readonly Attempt[]>;
-  /** Sends again what ended, with the same ids and bytes. A pending delivery is returned as it is. */
+  /** Sends again what ended, with the same ids and bytes. What is pending is returned as it is, and what was deleted too. */
   redeliver(id: DeliveryId): Promise<Delivery | undefined>;
   /**
    * Settles what is in doubt or failed: `delivered` is a success, `resend` is pending anew, `skip` is failed and

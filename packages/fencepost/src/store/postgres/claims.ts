@@ -206,7 +206,7 @@ export async function recordAttempts(
   }
   return rows.flatMap(({ webhook_id, event_id, target: _, ...row }) => {
     const target = targets.get(webhook_id);
-    return target ? [{ ...row, ...target, eventId: event_id, fence }] : [];
+    return target ? [{ ...row, ...target, webhookId: webhook_id, eventId: event_id, fence }] : [];
   });
 }
 

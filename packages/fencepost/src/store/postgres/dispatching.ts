@@ -1,73 +1,107 @@
-// The dispatch stage's statements: which webhooks get a message.
+// The dispatch stage's statements: which webhooks get a message. Pairs are made in the order of their key everywhere:
+// two that make the same ones cannot deadlock. What may have been pruned is decided in the snapshot in which its pair
+// is missing.
+import type { EventId } from "@fencepost/token";
 import type { Message } from "../../message/payload.ts";
 import type { Delivery, DispatchReport, FanOutReport, ReplayPage, ReplayReport } from "../deliveryStore.ts";
+import { InvalidCursorError } from "../errors.ts";
 import type { WebhookId } from "../webhook.ts";
-import type { Database, DatabaseClient, Queryable } from "./database.ts";
+import type { DatabaseClient, Queryable } from "./database.ts";
 import { DELIVERY_COLUMNS } from "./deliveryRows.ts";
-import { insertMessages, refuseMismatch } from "./messages.ts";
+import { insertMessages, type MessageOrigin, refuseMismatch } from "./messages.ts";
 
 /** Webhooks with nothing to catch up on that one transaction passes over. */
 const MAX_CATCH_UPS = 100;
 
-async function dispatch(
+/** The data of body `b`, read once for all webhooks, and only if one of them may ask for it. */
+const FILTERED_DATA = `CASE WHEN EXISTS (SELECT FROM fencepost.webhooks WHERE active AND filter IS NOT NULL)
+  THEN fencepost.message_data(b.body) END`;
+
+export async function dispatch(
   db: Queryable,
   message: Message,
   only: WebhookId | undefined,
-): Promise<readonly Delivery[]> {
-  const { mismatched } = await insertMessages(db, [message], only ? "test" : "dispatched", null);
+): Promise<DispatchReport> {
+  const { fresh, mismatched } = await insertMessages(db, [message], only ? "test" : "dispatched", null);
   refuseMismatch(mismatched);
-  await db.query(
-    `WITH new AS (
-       INSERT INTO fencepost.deliveries (event_id, webhook_id, next_at)
-       SELECT $1, w.id, now() FROM fencepost.webhooks w
-       WHERE CASE WHEN $3::text IS NULL THEN w.active AND w.types && ARRAY['*', $2] ELSE w.id = $3 END
-       ORDER BY w.id
+  const { rows: decided } = await db.query<{ webhook_id: WebhookId; forgotten: boolean }>(
+    `WITH stored AS MATERIALIZED (
+       SELECT m.event_id, m.type, m.position, m.created_at, b.event_id IS NULL AS bodiless, ${FILTERED_DATA} AS data
+       FROM fencepost.messages m LEFT JOIN fencepost.message_bodies b ON b.event_id = m.event_id
+       WHERE m.event_id = $1
+     ), missing AS MATERIALIZED (
+       SELECT m.event_id, w.id AS webhook_id, CASE WHEN w.ordering = 'strict' THEN m.position END AS strict_position,
+              NOT $3 AND (m.bodiless OR coalesce(m.created_at <= w.pruned_until, false)) AS forgotten
+       FROM stored m CROSS JOIN fencepost.webhooks w
+       WHERE w.active
+         AND CASE WHEN $2::text IS NOT NULL THEN w.id = $2
+                  WHEN m.bodiless THEN fencepost.takes(w.types, NULL, m.type, NULL)
+                  ELSE fencepost.takes(w.types, w.filter, m.type, m.data) END
+         AND ($3 OR NOT EXISTS (
+           SELECT FROM fencepost.deliveries d WHERE d.event_id = m.event_id AND d.webhook_id = w.id
+         ))
+     ), new AS (
+       INSERT INTO fencepost.deliveries (event_id, webhook_id, next_at, strict_position)
+       SELECT event_id, webhook_id, now(), strict_position FROM missing WHERE NOT forgotten ORDER BY webhook_id
        ON CONFLICT (event_id, webhook_id) DO NOTHING
        RETURNING id, webhook_id
+     ), queued AS (
+       INSERT INTO fencepost.delivery_queue (delivery_id, webhook_id, next_at) SELECT id, webhook_id, now() FROM new
      )
-     INSERT INTO fencepost.delivery_queue (delivery_id, webhook_id, next_at) SELECT id, webhook_id, now() FROM new`,
-    [message.eventId, message.type, only ?? null],
+     SELECT webhook_id, false AS forgotten FROM new
+     UNION ALL SELECT webhook_id, true FROM missing WHERE forgotten ORDER BY webhook_id`,
+    [message.eventId, only ?? null, fresh.has(message.eventId)],
   );
   // A statement of its own: the one above cannot see the pairs that another caller made first.
-  const { rows } = await db.query<Delivery>(
-    `SELECT ${DELIVERY_COLUMNS} FROM fencepost.deliveries d WHERE d.event_id = $1 ORDER BY d.webhook_id`,
-    [message.eventId],
+  const { rows: deliveries } = await db.query<Delivery>(
+    `SELECT ${DELIVERY_COLUMNS} FROM fencepost.deliveries d
+     WHERE d.event_id = $1 AND ($2::text IS NULL OR d.webhook_id = $2) ORDER BY d.webhook_id`,
+    [message.eventId, only ?? null],
   );
-  return rows;
+  const made = new Set(decided.flatMap((row) => (row.forgotten ? [] : [row.webhook_id])));
+  return {
+    created: deliveries.filter(({ webhookId }) => made.has(webhookId)),
+    existing: deliveries.filter(({ webhookId }) => !made.has(webhookId)),
+    forgotten: decided.flatMap((row) => (row.forgotten ? [row.webhook_id] : [])),
+  };
 }
 
-async function fanOut(
+export async function fanOut(
   db: Queryable,
   { messages, webhooks }: { readonly messages: number; readonly webhooks: number },
 ): Promise<FanOutReport> {
-  // Pairs are made in the order of their key here and in catchUp: two that make the same ones cannot deadlock.
   const { rows } = await db.query<{ messages: bigint; deliveries: bigint }>(
     `WITH offered AS MATERIALIZED (
-       SELECT id, event_id, after_webhook FROM fencepost.outbox ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED
-     ), pairs AS MATERIALIZED (
-       SELECT o.id AS outbox_id, o.event_id, w.id AS webhook_id
+       SELECT position, event_id, after_webhook FROM fencepost.outbox ORDER BY position LIMIT $1 FOR UPDATE SKIP LOCKED
+     ), stored AS MATERIALIZED (
+       SELECT o.*, m.type, m.occurred_at, ${FILTERED_DATA} AS data
        FROM offered o
        JOIN fencepost.messages m ON m.event_id = o.event_id
+       JOIN fencepost.message_bodies b ON b.event_id = o.event_id
+     ), pairs AS MATERIALIZED (
+       SELECT m.position, m.event_id, w.id AS webhook_id, w.strict
+       FROM stored m
        CROSS JOIN LATERAL (
-         SELECT w.id FROM fencepost.webhooks w
-         WHERE w.id > o.after_webhook AND w.active AND w.deliver_from <= m.occurred_at AND w.types && ARRAY['*', m.type]
+         SELECT w.id, w.ordering = 'strict' AS strict FROM fencepost.webhooks w
+         WHERE w.id > m.after_webhook AND w.active AND w.deliver_from <= m.occurred_at
+           AND fencepost.takes(w.types, w.filter, m.type, m.data)
          ORDER BY w.id LIMIT $2
        ) w
      ), new AS (
-       INSERT INTO fencepost.deliveries (event_id, webhook_id, next_at)
-       SELECT event_id, webhook_id, now() FROM pairs ORDER BY event_id, webhook_id
+       INSERT INTO fencepost.deliveries (event_id, webhook_id, next_at, strict_position)
+       SELECT event_id, webhook_id, now(), CASE WHEN strict THEN position END FROM pairs ORDER BY event_id, webhook_id
        ON CONFLICT (event_id, webhook_id) DO NOTHING
        RETURNING id, event_id, webhook_id
      ), queued AS (
        INSERT INTO fencepost.delivery_queue (delivery_id, webhook_id, next_at)
-       SELECT new.id, new.webhook_id, now() FROM new JOIN pairs USING (event_id, webhook_id) ORDER BY pairs.outbox_id
+       SELECT new.id, new.webhook_id, now() FROM new JOIN pairs USING (event_id, webhook_id) ORDER BY pairs.position
      ), unfinished AS (
-       SELECT outbox_id, max(webhook_id) AS after_webhook FROM pairs GROUP BY outbox_id HAVING count(*) = $2
+       SELECT position, max(webhook_id) AS after_webhook FROM pairs GROUP BY position HAVING count(*) = $2
      ), moved AS (
-       UPDATE fencepost.outbox o SET after_webhook = u.after_webhook FROM unfinished u WHERE o.id = u.outbox_id
+       UPDATE fencepost.outbox o SET after_webhook = u.after_webhook FROM unfinished u WHERE o.position = u.position
      ), done AS (
        DELETE FROM fencepost.outbox o USING offered
-       WHERE o.id = offered.id AND NOT EXISTS (SELECT FROM unfinished u WHERE u.outbox_id = o.id)
+       WHERE o.position = offered.position AND NOT EXISTS (SELECT FROM unfinished u WHERE u.position = o.position)
      )
      SELECT (SELECT count(*) FROM offered) AS messages, (SELECT count(*) FROM new) AS deliveries`,
     [messages, webhooks],
@@ -75,8 +109,105 @@ async function fanOut(
   return { messages: Number(rows[0]?.messages ?? 0n), deliveries: Number(rows[0]?.deliveries ?? 0n) };
 }
 
+/** A place among the messages, which are walked by time. */
+interface Place {
+  readonly time: string;
+  readonly eventId: string;
+}
+
+interface Offer {
+  readonly messages: number;
+  readonly created: number;
+  readonly existing: number;
+  readonly forgotten: readonly EventId[];
+  readonly bodiless: readonly EventId[];
+  /** Of the last message that was looked at. */
+  readonly last: Place | null;
+}
+
+/** Offers the next messages after a place to one webhook, if it is active: the missing pairs are made. */
+async function offerTo(
+  client: DatabaseClient,
+  id: WebhookId,
+  {
+    after,
+    to,
+    origins,
+    limit,
+  }: {
+    readonly after: Place;
+    readonly to: string;
+    readonly origins: readonly MessageOrigin[];
+    readonly limit: number;
+  },
+): Promise<Offer> {
+  // The lock on a body keeps it until the pair that refers to it is committed; one that is being pruned is waited
+  // for, and then it is gone.
+  const { rows } = await client.query<{
+    messages: bigint;
+    created: bigint;
+    existing: bigint;
+    forgotten: EventId[];
+    bodiless: EventId[];
+    last_time: string | null;
+    last_id: string;
+  }>(
+    `WITH batch AS MATERIALIZED (
+       SELECT event_id, type, state, occurred_at, created_at, position FROM fencepost.messages
+       WHERE (occurred_at, event_id) > ($2::timestamptz, $3) AND occurred_at < $4::timestamptz
+       ORDER BY occurred_at, event_id LIMIT $6
+     ), taken AS MATERIALIZED (
+       SELECT m.event_id, CASE WHEN w.ordering = 'strict' THEN m.position END AS strict_position,
+              coalesce(m.created_at <= w.pruned_until, false) AS old,
+              EXISTS (
+                SELECT FROM fencepost.deliveries d WHERE d.event_id = m.event_id AND d.webhook_id = w.id
+              ) AS existing
+       FROM batch m
+       JOIN fencepost.webhooks w ON w.id = $1
+       LEFT JOIN fencepost.message_bodies b ON b.event_id = m.event_id
+       WHERE w.active AND m.state = ANY($5) AND fencepost.takes(w.types, NULL, m.type, NULL)
+         AND (w.filter IS NULL OR b.event_id IS NULL OR fencepost.message_data(b.body) @> w.filter)
+     ), kept AS MATERIALIZED (
+       SELECT b.event_id, taken.strict_position
+       FROM taken JOIN fencepost.message_bodies b ON b.event_id = taken.event_id
+       WHERE NOT taken.existing AND NOT taken.old
+       ORDER BY b.event_id FOR KEY SHARE OF b
+     ), new AS (
+       INSERT INTO fencepost.deliveries (event_id, webhook_id, next_at, strict_position)
+       SELECT event_id, $1, now(), strict_position FROM kept ORDER BY event_id
+       ON CONFLICT (event_id, webhook_id) DO NOTHING
+       RETURNING id, webhook_id
+     ), queued AS (
+       INSERT INTO fencepost.delivery_queue (delivery_id, webhook_id, next_at) SELECT id, webhook_id, now() FROM new
+     ), counted AS (
+       SELECT count(*) FILTER (WHERE existing) AS existing,
+              coalesce(array_agg(event_id) FILTER (WHERE NOT existing AND old), '{}') AS forgotten,
+              coalesce(array_agg(event_id) FILTER (
+                WHERE NOT existing AND NOT old AND event_id NOT IN (SELECT event_id FROM kept)
+              ), '{}') AS bodiless
+       FROM taken
+     )
+     SELECT (SELECT count(*) FROM batch) AS messages, made.count AS created,
+            counted.existing + (SELECT count(*) FROM kept) - made.count AS existing,
+            counted.forgotten, counted.bodiless, last.occurred_at::text AS last_time, last.event_id AS last_id
+     FROM counted CROSS JOIN (SELECT count(*) FROM new) made
+     LEFT JOIN (SELECT * FROM batch ORDER BY occurred_at DESC, event_id DESC LIMIT 1) last ON true`,
+    [id, after.time, after.eventId, to, origins, limit],
+  );
+  const [row] = rows;
+  if (!row) throw new Error("The database returned no row for what was offered.");
+  return {
+    messages: Number(row.messages),
+    created: Number(row.created),
+    existing: Number(row.existing),
+    forgotten: row.forgotten,
+    bodiless: row.bodiless,
+    last: row.last_time === null ? null : { time: row.last_time, eventId: row.last_id },
+  };
+}
+
 /** One batch of one webhook, of the first that has something to catch up on. */
-async function catchUp(client: DatabaseClient, limit: number): Promise<FanOutReport> {
+export async function catchUp(client: DatabaseClient, limit: number): Promise<FanOutReport> {
   for (let webhook = 0; webhook < MAX_CATCH_UPS; webhook++) {
     const report = await catchUpNext(client, limit);
     if (!report) break;
@@ -87,46 +218,61 @@ async function catchUp(client: DatabaseClient, limit: number): Promise<FanOutRep
 
 async function catchUpNext(client: DatabaseClient, limit: number): Promise<FanOutReport | undefined> {
   const { rows: waiting } = await client.query<{
-    webhook_id: string;
+    webhook_id: WebhookId;
     after_time: string;
     after_event_id: string;
   }>(
     `SELECT webhook_id, after_time::text, after_event_id FROM fencepost.catch_ups
      ORDER BY webhook_id LIMIT 1 FOR UPDATE SKIP LOCKED`,
   );
-  const next = waiting[0];
+  const [next] = waiting;
   if (!next) return undefined;
-  const { rows } = await client.query<{
-    messages: bigint;
-    deliveries: bigint;
-    last: string | null;
-    last_id: string | null;
-  }>(
-    `WITH batch AS MATERIALIZED (
-       SELECT event_id, type, state, occurred_at FROM fencepost.messages
-       WHERE (occurred_at, event_id) > ($2::timestamptz, $3) ORDER BY occurred_at, event_id LIMIT $4
-     ), new AS (
-       INSERT INTO fencepost.deliveries (event_id, webhook_id, next_at)
-       SELECT b.event_id, w.id, now() FROM batch b JOIN fencepost.webhooks w ON w.id = $1
-       WHERE b.state = 'emitted' AND w.active AND w.types && ARRAY['*', b.type]
-       ORDER BY b.event_id
-       ON CONFLICT (event_id, webhook_id) DO NOTHING
-       RETURNING id, webhook_id
-     ), queued AS (
-       INSERT INTO fencepost.delivery_queue (delivery_id, webhook_id, next_at) SELECT id, webhook_id, now() FROM new
-     )
-     SELECT (SELECT count(*) FROM batch) AS messages, (SELECT count(*) FROM new) AS deliveries, l.occurred_at::text AS last, l.event_id AS last_id
-     FROM (SELECT 1) one LEFT JOIN (SELECT occurred_at, event_id FROM batch ORDER BY occurred_at DESC, event_id DESC LIMIT 1) l ON true`,
-    [next.webhook_id, next.after_time, next.after_event_id, limit],
-  );
-  const { messages = 0n, deliveries = 0n, last = null, last_id = null } = rows[0] ?? {};
-  if (Number(messages) < limit) {
+  const { messages, created, last } = await offerTo(client, next.webhook_id, {
+    after: { time: next.after_time, eventId: next.after_event_id },
+    to: "infinity",
+    origins: ["emitted"],
+    limit,
+  });
+  if (messages < limit || !last) {
     await client.query("DELETE FROM fencepost.catch_ups WHERE webhook_id = $1", [next.webhook_id]);
   } else {
     await client.query(
       "UPDATE fencepost.catch_ups SET after_time = $2::timestamptz, after_event_id = $3 WHERE webhook_id = $1",
-      [next.webhook_id, last, last_id],
+      [next.webhook_id, last.time, last.eventId],
     );
   }
-  return { messages: Number(messages), deliveries: Number(deliveries) };
+  return { messages, deliveries: created };
+}
+
+export async function replay(
+  client: DatabaseClient,
+  id: WebhookId,
+  { from, to, after, limit }: ReplayPage,
+): Promise<ReplayReport | undefined> {
+  const { rows } = await client.query(
+    "SELECT FROM fencepost.webhooks WHERE id = $1 AND active AND deleted_at IS NULL",
+    [id],
+  );
+  if (rows.length === 0) return undefined;
+  const { messages, created, existing, forgotten, bodiless, last } = await offerTo(client, id, {
+    after: after === undefined ? { time: from.toISOString(), eventId: "" } : placeOf(after),
+    to: to.toISOString(),
+    origins: ["emitted", "suppressed", "dispatched"],
+    limit,
+  });
+  const next = messages < limit || !last ? null : cursorOf(last);
+  return { created, existing, forgotten, bodiless, next };
+}
+
+function cursorOf({ time, eventId }: Place): string {
+  return Buffer.from(`${time}\n${eventId}`).toString("base64url");
+}
+
+function placeOf(cursor: string): Place {
+  const [, time, eventId] =
+    /^([\d\-+:. ]{10,40})\n([\w:~-]{1,256})$/.exec(Buffer.from(cursor, "base64url").toString()) ?? [];
+  if (time === undefined || eventId === undefined || Number.isNaN(Date.parse(time))) {
+    throw new InvalidCursorError(cursor);
+  }
+  return { time, eventId };
 }

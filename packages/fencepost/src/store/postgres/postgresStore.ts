@@ -37,7 +37,7 @@ export function postgresStore(
     addWebhook: (webhook) => database.transaction((client) => addWebhook(client, webhook)),
     findWebhook: (id) => findWebhook(database, id),
     listWebhooks: (page) => listWebhooks(database, page),
-    updateWebhook: (id, changes) => updateWebhook(database, id, changes),
+    updateWebhook: (id, changes) => database.transaction((client) => updateWebhook(client, id, changes)),
     rotateSecret: (id, secret, overlapMs) => rotateSecret(database, id, secret, overlapMs),
     activateWebhook: (id, missed) => database.transaction((client) => activateWebhook(client, id, missed)),
     deactivateWebhook: (id, reason) => deactivateWebhook(database, id, reason),

@@ -9,7 +9,8 @@ UPDATE fencepost.messages m SET position = o.n
   FROM (SELECT event_id, row_number() OVER (ORDER BY created_at, occurred_at, token) AS n FROM fencepost.messages) o
   WHERE o.event_id = m.event_id;
 SELECT setval('fencepost.message_position', coalesce((SELECT max(position) FROM fencepost.messages), 0) + 1, false);
-ALTER TABLE fencepost.messages ALTER COLUMN position SET NOT NULL;
+ALTER TABLE fencepost.messages ALTER COLUMN position SET DEFAULT nextval('fencepost.message_position'),
+  ALTER COLUMN position SET NOT NULL;
 CREATE UNIQUE INDEX messages_by_position ON fencepost.messages (position);
 
 -- The outbox goes by that order too.
@@ -21,12 +22,19 @@ ALTER TABLE fencepost.outbox RENAME COLUMN id TO position;
 -- The data of a message as jsonb, for filters. jsonb holds no NUL and no lone surrogate, which JSON text may have:
 -- in a text that has one, each of them reads as U+FFFD. (JSON.stringify writes a surrogate as an escape only where
 -- it is alone.)
-CREATE FUNCTION fencepost.message_data(body bytea) RETURNS jsonb LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
+CREATE FUNCTION fencepost.message_data(body bytea) RETURNS jsonb LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
   RETURN convert_from(body, 'UTF8')::jsonb -> 'data';
 EXCEPTION WHEN untranslatable_character OR invalid_text_representation THEN
   RETURN regexp_replace(convert_from(body, 'UTF8'), '(?<!\\)((?:\\\\)*)\\u(?:0000|[dD][89a-fA-F][0-9a-fA-F]{2})', '\1\\ufffd', 'g')::jsonb -> 'data';
 END $$;
+
+-- Whether a webhook with these types and this filter takes a message. '*' is every type but those of the system.
+CREATE FUNCTION fencepost.takes(types text[], filter jsonb, type text, data jsonb) RETURNS boolean
+  LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+  SELECT (type = ANY (types) OR '*' = ANY (types) AND NOT starts_with(type, 'webhook.'))
+     AND (filter IS NULL OR data @> filter)
+$$;
 
 -- ── webhooks ────────────────────────────────────────────────────────────────────────────────────────────
 ALTER TABLE fencepost.webhooks
@@ -50,7 +58,7 @@ ALTER TABLE fencepost.webhooks
 ALTER TABLE fencepost.webhooks ALTER COLUMN secrets TYPE jsonb
   USING to_jsonb(secrets);
 UPDATE fencepost.webhooks SET secrets =
-  (SELECT jsonb_agg(jsonb_build_object('secret', s, 'expires_at', NULL) ORDER BY n)
+  (SELECT coalesce(jsonb_agg(jsonb_build_object('secret', s, 'expires_at', NULL) ORDER BY n), '[]')
    FROM jsonb_array_elements_text(secrets) WITH ORDINALITY AS t(s, n));
 UPDATE fencepost.webhooks SET disabled_at = now() WHERE NOT active;
 CREATE INDEX webhooks_untold ON fencepost.webhooks (id) WHERE NOT told;
@@ -78,10 +86,12 @@ ALTER TABLE fencepost.delivery_queue
 CREATE INDEX delivery_queue_capped ON fencepost.delivery_queue (webhook_id, next_at) WHERE capped;
 
 -- ── upkeep ──────────────────────────────────────────────────────────────────────────────────────────────
--- How far the round that looks for what may go has come; it begins anew when it has seen all.
+-- How far the round that looks for what may go has come; it begins anew when it has seen all. Rows of messages stay
+-- when their bodies go, so a round begins where the one before it left the first body: at `kept`.
 CREATE TABLE fencepost.prune_rounds (
   what  text PRIMARY KEY,
-  after bigint NOT NULL DEFAULT 0
+  after bigint NOT NULL DEFAULT 0,
+  kept  bigint                                    -- the first one with a body that this round has seen
 );
 INSERT INTO fencepost.prune_rounds (what) VALUES ('deliveries'), ('messages');
 
