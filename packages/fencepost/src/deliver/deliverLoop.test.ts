@@ -13,8 +13,8 @@ import type { Loop } from "../runner/runner.ts";
 import { messageOf } from "../store/conformance/conformingStore.ts";
 import type { Delivery, DeliveryId, NewWebhook, WebhookId } from "../store/deliveryStore.ts";
 import { type Database, openDatabase } from "../store/postgres/database.ts";
-import { postgresStore } from "../store/postgres/postgresStore.ts";
 import { migrate } from "../store/postgres/migrate.ts";
+import { postgresStore } from "../store/postgres/postgresStore.ts";
 import { type DeliverOptions, LeaseTooShortError, startDeliverLoop } from "./deliverLoop.ts";
 
 const SECRET = `whsec_${Buffer.alloc(32, 7).toString("base64")}`;

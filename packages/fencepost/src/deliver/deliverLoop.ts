@@ -2,7 +2,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { type AddressRuleOptions, readAddressRules } from "../address/addressRules.ts";
 import type { Log } from "../observe/log.ts";
 import { type Loop, type StepResult, startLoop } from "../runner/runner.ts";
-import { decideClaimed, INTERRUPTED } from "../store/decideDelivery.ts";
+import { decideClaimed, decideOutcome, INTERRUPTED, type NextStep } from "../store/decideDelivery.ts";
 import type {
   AttemptResult,
   ClaimedDelivery,
@@ -10,28 +10,46 @@ import type {
   DeliveryStore,
   RecordedAttempt,
 } from "../store/deliveryStore.ts";
+import { settleDoubts } from "./doubts.ts";
 import { createSender } from "./httpSender.ts";
 import { createOutcomeRecorder } from "./outcomeRecorder.ts";
+import { MAX_ASKED } from "./receiptQuery.ts";
 import { attemptHeaders } from "./sign.ts";
 
 export interface DeliverOptions extends AddressRuleOptions {
-  readonly store: Pick<DeliveryStore, "claim" | "recordAttempts" | "finish" | "release">;
+  readonly store: Pick<
+    DeliveryStore,
+    "claim" | "recordAttempts" | "review" | "finish" | "settle" | "extend" | "release"
+  >;
   readonly log: Log;
   /** Total time for one attempt, in milliseconds; 20,000 unless given. */
   readonly timeoutMs?: number;
   /** How long a claim is held, in milliseconds: the time-out and 15,000 unless given. */
   readonly leaseMs?: number;
   /**
-   * Deliveries held at once, over all webhooks; 256 unless given. An origin that hangs takes twice its connections
-   * of them, and from so many on the others wait for its time-outs.
+   * Deliveries that the loop holds at once, over all webhooks; 256 unless given. An origin that hangs takes twice its
+   * connections of them, and from so many on the others wait for its time-outs.
    */
   readonly maxInFlight?: number;
-  /** Attempts under way at once to one origin; 16 unless given. */
+  /** Requests under way at once to one origin; 16 unless given. */
   readonly connectionsPerOrigin?: number;
   /** The longest wait for new work, in milliseconds; 500 unless given. */
   readonly pollMs?: number;
+  /** In [0, 1): spreads the delays between attempts; Math.random unless given. */
+  readonly random?: () => number;
   /** Called for each outcome that was recorded, and each that came too late. */
   readonly onOutcome?: (outcome: AttemptResult["outcome"] | "stale") => void;
+}
+
+export interface Deliverer extends Loop {
+  /** Begins to claim what is due. */
+  start(): void;
+  /**
+   * Sends one delivery now, due or not, also where {@link start} was not called; a delivery in doubt is asked about.
+   * True once what came of it is on record. False where it could not be claimed or not be put on record: somebody
+   * holds it, it has ended, its webhook is not active or at its limit, or another blocks it.
+   */
+  attempt(id: DeliveryId): Promise<boolean>;
 }
 
 /** A claim must outlive its attempt by this much, in milliseconds: for recording, and for clocks that differ. */
@@ -44,6 +62,8 @@ const NOT_RECORDED: AttemptResult = {
   response: null,
   retryAfterMs: null,
 };
+/** Whatever the schedule says: the endpoint had no part in it. */
+const AFTER_NOT_RECORDED: NextStep = { state: "pending", delayMs: 1_000 };
 
 /** A lease that could end while its request is still under way would let two workers send at once. */
 export class LeaseTooShortError extends Error {
@@ -57,22 +77,34 @@ export class LeaseTooShortError extends Error {
   }
 }
 
+/** A claim that waits, is under way, or has an outcome that is not on record yet. */
+interface Held extends ClaimedDelivery {
+  readonly onEnd: ((recorded: boolean) => void) | undefined;
+}
+
 /** The claims for one origin, and how many of its connections are in use. */
 interface Lane {
   readonly origin: string;
-  readonly waiting: ClaimedDelivery[];
+  readonly waiting: Held[];
   busy: number;
   pumping: boolean;
+}
+
+/** As {@link createDeliverer}, started. */
+export function startDeliverLoop(options: DeliverOptions): Deliverer {
+  const deliverer = createDeliverer(options);
+  deliverer.start();
+  return deliverer;
 }
 
 /**
  * Claims what is due, puts each attempt on record just before its bytes leave, sends it, and records what came
  * of it. Any number may run at once. `stop()` gives back what was not attempted and waits for what was.
  *
- * Each origin has a lane: as many attempts as it has connections, and no more claims than that waiting behind
- * them. So one that hangs fills its lane and nothing else.
+ * Each origin has a lane: as many requests as it has connections, and no more claims than that waiting behind
+ * them. So one that hangs fills its lane and nothing else. While a claim is held its lease is lengthened.
  */
-export function startDeliverLoop(options: DeliverOptions): Loop {
+export function createDeliverer(options: DeliverOptions): Deliverer {
   const {
     store,
     log,
@@ -80,6 +112,7 @@ export function startDeliverLoop(options: DeliverOptions): Loop {
     maxInFlight = 256,
     connectionsPerOrigin = 16,
     pollMs = 500,
+    random = Math.random,
     onOutcome,
   } = options;
   const leaseMs = options.leaseMs ?? timeoutMs + 15_000;
@@ -92,24 +125,36 @@ export function startDeliverLoop(options: DeliverOptions): Loop {
   });
   const outcomes = createOutcomeRecorder({ store, log, leaseMs, onOutcome });
   const lanes = new Map<string, Lane>();
-  /** Claims that wait, are attempted, or have an outcome that is not on record yet. */
-  let held = 0;
+  const held = new Set<Held>();
+  /** Claims of one delivery that are under way. */
+  let claiming = 0;
+  let loop: Loop | undefined;
+  let heartbeat: NodeJS.Timeout | undefined;
   let stopped = false;
 
   async function step(): Promise<StepResult> {
-    const limit = maxInFlight - held;
+    const limit = maxInFlight - held.size;
     if (limit <= 0) return "idle";
     const skipOrigins = [...lanes.values()]
       .filter((lane) => lane.waiting.length > 0)
       .map(({ origin }) => origin);
     const claims = await store.claim({ limit, perOrigin: connectionsPerOrigin, skipOrigins, leaseMs });
-    held += claims.length;
-    for (const claim of claims) {
-      if (decideClaimed(claim) === "settle_unknown") void conclude(claim.fence, claim.id, INTERRUPTED);
-      else laneOf(claim.origin).waiting.push(claim);
-    }
-    for (const lane of lanes.values()) void pump(lane);
+    take(claims);
     return claims.length === 0 ? "idle" : "progress";
+  }
+
+  /** Holds what one claim brought. */
+  function take(claims: readonly ClaimedDelivery[], onEnd?: Held["onEnd"]): void {
+    const interrupted: Held[] = [];
+    for (const claim of claims) {
+      const item: Held = { ...claim, onEnd };
+      held.add(item);
+      if (decideClaimed(claim) === "settle_unknown") interrupted.push(item);
+      else laneOf(claim.origin).waiting.push(item);
+    }
+    if (interrupted.length > 0) void settleUnknown(interrupted);
+    for (const lane of lanes.values()) void pump(lane);
+    keepLeases();
   }
 
   function laneOf(origin: string): Lane {
@@ -123,78 +168,174 @@ export function startDeliverLoop(options: DeliverOptions): Loop {
     if (lane.pumping) return;
     lane.pumping = true;
     while (!stopped && lane.waiting.length > 0 && lane.busy < connectionsPerOrigin) {
-      const { fence, ids } = takeGroup(lane.waiting, connectionsPerOrigin - lane.busy);
-      await attempt(lane, fence, ids);
+      const group = takeGroup(lane.waiting, connectionsPerOrigin - lane.busy);
+      if (group[0]?.asking) void ask(lane, group);
+      else await attempt(lane, group);
     }
     lane.pumping = false;
     if (lane.waiting.length === 0 && lane.busy === 0) lanes.delete(lane.origin);
   }
 
-  async function attempt(lane: Lane, fence: bigint, ids: readonly DeliveryId[]): Promise<void> {
-    lane.busy += ids.length;
+  async function attempt(lane: Lane, group: readonly Held[]): Promise<void> {
+    lane.busy += group.length;
+    const { fence, ids } = claimOf(group);
     let recorded: readonly RecordedAttempt[] = [];
     try {
       recorded = await store.recordAttempts(fence, ids, leaseMs);
     } catch (error) {
       log.warn({ err: error, deliveries: ids.length }, "attempts could not be recorded");
       // Perhaps they are on record, and only the answer was lost.
-      await Promise.all(ids.map((id) => outcomes.record(fence, { id, result: NOT_RECORDED })));
+      lane.busy -= group.length;
+      await Promise.all(group.map((item) => conclude(item, NOT_RECORDED, AFTER_NOT_RECORDED)));
+      return;
     }
-    for (const item of recorded) void send(lane, item);
-    const sent = new Set(recorded.map(({ id }) => id));
-    const refused = ids.filter((id) => !sent.has(id));
-    if (refused.length > 0) await release(fence, refused);
+    const attempts = new Map(recorded.map((item) => [item.id, item]));
+    const refused: Held[] = [];
+    for (const item of group) {
+      const found = attempts.get(item.id);
+      if (found) void send(lane, item, found);
+      else refused.push(item);
+    }
     lane.busy -= refused.length;
-    held -= refused.length;
+    await release(refused);
   }
 
-  async function send(lane: Lane, item: RecordedAttempt): Promise<void> {
-    const result = await sender.send({ url: item.url, headers: attemptHeaders(item), body: item.body });
+  async function send(lane: Lane, item: Held, recorded: RecordedAttempt): Promise<void> {
+    const { url, body, tries, policy } = recorded;
+    const { fenced, ...result } = await sender.send({ url, headers: attemptHeaders(recorded), body });
     lane.busy--;
     void pump(lane);
-    await conclude(item.fence, item.id, result);
+    await conclude(item, result, decideOutcome({ ...result, fenced }, tries, policy, random()));
   }
 
-  async function conclude(fence: bigint, id: DeliveryId, result: AttemptResult): Promise<void> {
-    await outcomes.record(fence, { id, result });
-    held--;
-    loop.wake();
+  async function ask(lane: Lane, group: readonly Held[]): Promise<void> {
+    lane.busy++;
+    const { fence, ids } = claimOf(group);
+    const settled = await settleDoubts({ store, sender, log, random }, fence, ids);
+    lane.busy--;
+    for (const item of group) drop(item, settled.has(item.id));
+    void pump(lane);
   }
 
-  async function release(fence: bigint, ids: readonly DeliveryId[]): Promise<void> {
+  /** Claims whose workers died after they had put an attempt on record. */
+  async function settleUnknown(group: readonly Held[]): Promise<void> {
+    const { fence, ids } = claimOf(group);
+    const reviews = await store.review(fence, ids).catch((error: unknown) => {
+      log.warn({ err: error, deliveries: ids.length }, "interrupted attempts could not be read");
+      return [];
+    });
+    const known = new Map(reviews.map((review) => [review.id, review]));
+    for (const item of group) {
+      const review = known.get(item.id);
+      // Lost, or out of reach: then it is settled by whoever claims it when its lease has ended.
+      if (!review) drop(item, false);
+      else
+        void conclude(item, INTERRUPTED, decideOutcome(INTERRUPTED, review.tries, review.policy, random()));
+    }
+  }
+
+  async function conclude(item: Held, result: AttemptResult, next: NextStep): Promise<void> {
+    drop(item, await outcomes.record(item.fence, { id: item.id, result, next }));
+  }
+
+  function drop(item: Held, recorded: boolean): void {
+    held.delete(item);
+    item.onEnd?.(recorded);
+    loop?.wake();
+  }
+
+  /** Gives back claims of one fence. */
+  async function release(group: readonly Held[]): Promise<void> {
+    if (group.length === 0) return;
+    const { fence, ids } = claimOf(group);
     try {
       await store.release(fence, ids);
     } catch (error) {
       log.warn({ err: error, deliveries: ids.length }, "claims could not be released");
     }
+    for (const item of group) drop(item, false);
   }
 
-  const loop = startLoop({ name: "deliver", step, idleMs: pollMs, log });
+  /** Lengthens the leases three times in each, for as long as anything is held. */
+  function keepLeases(): void {
+    if (heartbeat || held.size === 0) return;
+    heartbeat = setTimeout(async () => {
+      for (const group of groupsOf([...held])) await extend(group);
+      heartbeat = undefined;
+      keepLeases();
+    }, leaseMs / 3);
+    heartbeat.unref();
+  }
+
+  async function extend(group: readonly Held[]): Promise<void> {
+    const { fence, ids } = claimOf(group);
+    try {
+      const kept = new Set(await store.extend(fence, ids, leaseMs));
+      for (const { waiting } of lanes.values()) {
+        const lost = waiting.filter((item) => item.fence === fence && !kept.has(item.id));
+        for (const item of lost) {
+          waiting.splice(waiting.indexOf(item), 1);
+          drop(item, false);
+        }
+      }
+    } catch (error) {
+      log.warn({ err: error, deliveries: ids.length }, "leases could not be lengthened");
+    }
+  }
+
   return {
-    wake: () => loop.wake(),
+    start() {
+      if (!stopped) loop ??= startLoop({ name: "deliver", step, idleMs: pollMs, log });
+    },
+    wake: () => loop?.wake(),
+    async attempt(id) {
+      if (stopped) return false;
+      claiming++;
+      try {
+        const options = { limit: 1, perOrigin: 1, skipOrigins: [], leaseMs, only: id };
+        const claims = await store.claim(options);
+        if (claims.length === 0) return false;
+        return await new Promise<boolean>((resolve) => take(claims, resolve));
+      } finally {
+        claiming--;
+      }
+    },
     async stop() {
       stopped = true;
-      await loop.stop();
-      const waiting = [...lanes.values()].flatMap((lane) => lane.waiting.splice(0));
-      held -= waiting.length;
-      waiting.sort((a, b) => Number(a.fence - b.fence));
-      while (waiting.length > 0) {
-        const { fence, ids } = takeGroup(waiting, waiting.length);
-        await release(fence, ids);
-      }
+      await loop?.stop();
       // Bounded: every attempt ends within its time-out, every outcome within its lease.
-      while (held > 0) await sleep(10);
+      while (held.size > 0 || claiming > 0) {
+        const waiting = [...lanes.values()].flatMap((lane) => lane.waiting.splice(0));
+        for (const group of groupsOf(waiting)) await release(group);
+        await sleep(10);
+      }
+      clearTimeout(heartbeat);
       await sender.close();
     },
   };
 }
 
-/** Takes claims of one fence from the front, up to `limit`. */
-function takeGroup(
-  waiting: ClaimedDelivery[],
-  limit: number,
-): { readonly fence: bigint; readonly ids: readonly DeliveryId[] } {
-  const fence = waiting[0]?.fence ?? 0n;
-  const end = waiting.findIndex((claim, i) => i === limit || claim.fence !== fence);
-  return { fence, ids: waiting.splice(0, end === -1 ? waiting.length : end).map(({ id }) => id) };
+/** Takes claims of one fence from the front: up to `limit` to attempt, or what can be asked with one request. */
+function takeGroup(waiting: Held[], limit: number): readonly Held[] {
+  const [first] = waiting;
+  const most = first?.asking ? MAX_ASKED : limit;
+  const end = waiting.findIndex(
+    (item, i) =>
+      i === most ||
+      item.fence !== first?.fence ||
+      item.asking !== first.asking ||
+      (item.asking && item.webhookId !== first.webhookId),
+  );
+  return waiting.splice(0, end === -1 ? waiting.length : end);
+}
+
+function groupsOf(items: readonly Held[]): readonly (readonly Held[])[] {
+  const groups = new Map<bigint, Held[]>();
+  for (const item of items) groups.set(item.fence, [...(groups.get(item.fence) ?? []), item]);
+  return [...groups.values()];
+}
+
+/** The fence of a group, and what it holds. */
+function claimOf(group: readonly Held[]): { readonly fence: bigint; readonly ids: readonly DeliveryId[] } {
+  return { fence: group[0]?.fence ?? 0n, ids: group.map(({ id }) => id) };
 }

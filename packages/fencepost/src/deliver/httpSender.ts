@@ -1,3 +1,4 @@
+import type { IncomingHttpHeaders } from "node:http";
 import { type Dispatcher, Pool } from "undici";
 import { type AddressRules, checkUrl } from "../address/addressRules.ts";
 import type { AttemptResult } from "../store/deliveryStore.ts";
@@ -20,9 +21,19 @@ interface SendRequest {
   readonly body: Uint8Array;
 }
 
+export interface SendResult extends AttemptResult {
+  /** The receiver refused an old copy of this event. */
+  readonly fenced: boolean;
+}
+
+/** The whole body of a 200, or why there is none. */
+export type QueryResult = { readonly body: Buffer } | { readonly error: string };
+
 export interface Sender {
   /** One POST. Never throws: what is known about its bytes is in the result. */
-  send(request: SendRequest): Promise<AttemptResult>;
+  send(request: SendRequest): Promise<SendResult>;
+  /** One POST whose answer is read, up to 256 kB. Never throws. */
+  query(request: SendRequest): Promise<QueryResult>;
   close(): Promise<void>;
 }
 
@@ -30,6 +41,8 @@ export interface Sender {
 const KEPT_RESPONSE_BYTES = 1_024;
 /** As much of one as is read so that its connection can be used again; a longer one costs the connection. */
 const READ_RESPONSE_BYTES = 64 * 1_024;
+/** As much of the answer to a query as is read. */
+const QUERY_ANSWER_BYTES = 256 * 1_024;
 /** The status decides an attempt; its body may take this much longer, in milliseconds. */
 const BODY_TIMEOUT_MS = 2_000;
 /** Origins with an open pool; the one used longest ago is closed beyond that. */
@@ -71,17 +84,29 @@ export function createSender(options: SenderOptions): Sender {
     }
   }
 
+  async function post(request: SendRequest, limits: BodyLimits): Promise<Exchanged> {
+    const { url, headers, body } = request;
+    try {
+      const target = new URL(url);
+      checkUrl(target, addressRules);
+      const pool = poolOf(target.origin);
+      if (pools.size > MAX_POOLS) retireOldest();
+      const path = `${target.pathname}${target.search}`;
+      return await exchange(pool, { path, headers, body, ...limits }, timeoutMs);
+    } catch (error) {
+      return { status: null, sent: false, error: describe(error) }; // a url or a header that is refused
+    }
+  }
+
   return {
-    async send({ url, headers, body }) {
-      try {
-        const target = new URL(url);
-        checkUrl(target, addressRules);
-        const pool = poolOf(target.origin);
-        if (pools.size > MAX_POOLS) retireOldest();
-        return await exchange(pool, { path: `${target.pathname}${target.search}`, headers, body }, timeoutMs);
-      } catch (error) {
-        return unanswered("not_sent", describe(error)); // a url or a header that is refused
-      }
+    async send(request) {
+      return resultOf(await post(request, { keep: KEPT_RESPONSE_BYTES, read: READ_RESPONSE_BYTES }));
+    },
+    async query(request) {
+      const exchanged = await post(request, { keep: QUERY_ANSWER_BYTES, read: QUERY_ANSWER_BYTES });
+      if (exchanged.status === null) return { error: exchanged.error };
+      if (exchanged.status !== 200) return { error: `The endpoint answered ${exchanged.status}.` };
+      return exchanged.cut === null ? { body: exchanged.body } : { error: exchanged.cut };
     },
     async close() {
       await Promise.all([...pools.values(), ...retired].map((pool) => pool.destroy()));
@@ -90,20 +115,43 @@ export function createSender(options: SenderOptions): Sender {
   };
 }
 
-interface Exchange {
+interface BodyLimits {
+  /** Bytes of the response body that are kept. */
+  readonly keep: number;
+  /** Bytes of it that are read; a longer one is cut off. */
+  readonly read: number;
+}
+
+interface Exchange extends BodyLimits {
   readonly path: string;
   readonly headers: Readonly<Record<string, string>>;
   readonly body: Uint8Array;
 }
 
+type Exchanged =
+  | {
+      readonly status: number;
+      readonly headers: IncomingHttpHeaders;
+      readonly body: Buffer;
+      /** Why the body is not whole; null: it is. */
+      readonly cut: string | null;
+    }
+  | {
+      readonly status: null;
+      /** False: no byte can have left. */
+      readonly sent: boolean;
+      readonly error: string;
+    };
+
 /**
  * The outcome turns on one fact: whether undici handed the request to a socket. Before that no byte can have
  * left (`not_sent`); after it, until the headers of an answer are here, nobody can know (`unknown`).
  */
-function exchange(pool: Pool, { path, headers, body }: Exchange, timeoutMs: number): Promise<AttemptResult> {
+function exchange(pool: Pool, request: Exchange, timeoutMs: number): Promise<Exchanged> {
+  const { path, headers, body, keep, read } = request;
   return new Promise((resolve) => {
     let controller: Dispatcher.DispatchController | undefined; // there once the request is handed to a socket
-    let answer: { readonly status: number; readonly retryAfterMs: number | null } | undefined;
+    let answer: { readonly status: number; readonly headers: IncomingHttpHeaders } | undefined;
     const kept: Buffer[] = [];
     let readBytes = 0;
     let settled = false;
@@ -112,8 +160,8 @@ function exchange(pool: Pool, { path, headers, body }: Exchange, timeoutMs: numb
       if (settled) return;
       settled = true;
       clearTimeout(timer);
-      if (answer) resolve(answered(answer.status, answer.retryAfterMs, Buffer.concat(kept)));
-      else resolve(unanswered(controller ? "unknown" : "not_sent", describe(error)));
+      if (answer) resolve({ ...answer, body: Buffer.concat(kept), cut: error ? describe(error) : null });
+      else resolve({ status: null, sent: controller !== undefined, error: describe(error) });
     };
     const stop = (reason: string): void => {
       const error = new Error(reason);
@@ -133,16 +181,14 @@ function exchange(pool: Pool, { path, headers, body }: Exchange, timeoutMs: numb
       },
       onResponseStart(_given, status, responseHeaders) {
         if (status < 200) return; // informational
-        answer = { status, retryAfterMs: retryAfter(responseHeaders["retry-after"]) };
+        answer = { status, headers: responseHeaders };
         clearTimeout(timer);
         timer = setTimeout(() => stop("The body took too long."), BODY_TIMEOUT_MS);
       },
       onResponseData(_given, chunk) {
-        if (readBytes < KEPT_RESPONSE_BYTES) {
-          kept.push(Buffer.from(chunk.subarray(0, KEPT_RESPONSE_BYTES - readBytes)));
-        }
+        if (readBytes < keep) kept.push(Buffer.from(chunk.subarray(0, keep - readBytes)));
         readBytes += chunk.length;
-        if (readBytes > READ_RESPONSE_BYTES) stop("The body is too long.");
+        if (readBytes > read) stop("The body is too long.");
       },
       onResponseEnd: () => settle(),
       onResponseError: (_given, error) => settle(error),
@@ -151,19 +197,22 @@ function exchange(pool: Pool, { path, headers, body }: Exchange, timeoutMs: numb
   });
 }
 
-function answered(status: number, retryAfterMs: number | null, body: Buffer): AttemptResult {
+function resultOf(exchanged: Exchanged): SendResult {
+  if (exchanged.status === null) {
+    const { sent, error } = exchanged;
+    const outcome = sent ? "unknown" : "not_sent";
+    return { outcome, status: null, error, response: null, retryAfterMs: null, fenced: false };
+  }
+  const { status, headers, body } = exchanged;
   const delivered = status >= 200 && status < 300;
   return {
     outcome: delivered ? "delivered" : "rejected",
     status,
     error: delivered ? null : `The endpoint answered ${status}.`,
     response: storable(body.toString("utf8")),
-    retryAfterMs,
+    retryAfterMs: retryAfter(headers["retry-after"]),
+    fenced: status === 409 && headers["webhook-fenced"] === "true",
   };
-}
-
-function unanswered(outcome: "not_sent" | "unknown", error: string): AttemptResult {
-  return { outcome, status: null, error, response: null, retryAfterMs: null };
 }
 
 /** The first line of what went wrong; of several addresses that were tried, the first. */

@@ -1,6 +1,10 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import type { Log } from "../observe/log.ts";
+import { waitsForPerson } from "../store/decideDelivery.ts";
 import type { AttemptResult, DeliveryStore, FinishedAttempt } from "../store/deliveryStore.ts";
+
+/** What is logged once for each delivery that nothing but `resolve` moves on. */
+export const WAITS_FOR_PERSON = "delivery is in doubt and waits for a person";
 
 export interface OutcomeRecorderOptions {
   readonly store: Pick<DeliveryStore, "finish">;
@@ -12,15 +16,15 @@ export interface OutcomeRecorderOptions {
 }
 
 export interface OutcomeRecorder {
-  /** Resolves once the outcome is on record, or its claim is lost. Never rejects. */
-  record(fence: bigint, attempt: FinishedAttempt): Promise<void>;
+  /** Resolves once the outcome is on record (true), or its claim is lost. Never rejects. */
+  record(fence: bigint, attempt: FinishedAttempt): Promise<boolean>;
 }
 
 interface Waiting {
   readonly fence: bigint;
   readonly attempt: FinishedAttempt;
   readonly since: number;
-  readonly resolve: () => void;
+  readonly resolve: (recorded: boolean) => void;
 }
 
 /** Outcomes recorded in one transaction, at the most. */
@@ -52,13 +56,19 @@ export function createOutcomeRecorder({
         for (const { id } of attempts.filter((attempt) => stale.has(attempt.id))) {
           log.warn({ delivery: id, fence }, "outcome dropped: its claim was lost or had no attempt");
         }
-        for (const { id, result } of attempts) onOutcome?.(stale.has(id) ? "stale" : result.outcome);
-        for (const { resolve } of batch) resolve();
+        for (const { attempt, resolve } of batch) {
+          const { id, result, next } = attempt;
+          const isStale = stale.has(id);
+          if (!isStale && waitsForPerson(next))
+            log.warn({ delivery: id, reason: result.error }, WAITS_FOR_PERSON);
+          onOutcome?.(isStale ? "stale" : result.outcome);
+          resolve(!isStale);
+        }
       } catch (error) {
         log.warn({ err: error, outcomes: batch.length }, "outcomes could not be recorded");
         queue.push(...batch); // behind the others, which may fare better
         const isOver = ({ since }: Waiting): boolean => performance.now() - since > leaseMs;
-        for (const { resolve } of queue.filter(isOver)) resolve();
+        for (const { resolve } of queue.filter(isOver)) resolve(false);
         queue = queue.filter((item) => !isOver(item));
         await sleep(RETRY_MS);
       }

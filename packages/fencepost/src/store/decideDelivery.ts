@@ -27,9 +27,9 @@ export type NextStep =
   | { readonly state: "pending"; readonly delayMs: number }
   | { readonly state: "failed"; readonly disableWebhook: boolean };
 
-/** True where a later write of a claim may count: nobody else has claimed the delivery since. */
-export function holdsClaim(storedFence: bigint | null | undefined, fence: bigint): boolean {
-  return storedFence === fence;
+/** True for a doubt that only a person can end. */
+export function waitsForPerson(next: NextStep): boolean {
+  return next.state === "in_doubt" && next.askInMs === null;
 }
 
 /** What a worker does with what it claimed: an attempt without an outcome is settled first, never repeated. */
@@ -62,7 +62,8 @@ export function decideOutcome(
   random: number,
 ): NextStep {
   if (result.outcome === "delivered") return { state: "success" };
-  if (result.outcome === "unknown" && policy.onUnknown === "hold") return { state: "in_doubt", askInMs: null };
+  if (result.outcome === "unknown" && policy.onUnknown === "hold")
+    return { state: "in_doubt", askInMs: null };
   if (result.outcome === "unknown" && policy.onUnknown === "ask") return { state: "in_doubt", askInMs: 0 };
   const repeatable = result.fenced === true || isRepeatable(result.outcome, result.status, policy);
   // Under hold a rejected request is final too: only bytes that never left are sent again.
@@ -84,7 +85,11 @@ export type ReceiptAnswer = "received" | "in_progress" | "fenced" | "none";
  */
 export function decideAnswer(
   answer: ReceiptAnswer,
-  { tries, asks, remembered }: { readonly tries: number; readonly asks: number; readonly remembered: boolean },
+  {
+    tries,
+    asks,
+    remembered,
+  }: { readonly tries: number; readonly asks: number; readonly remembered: boolean },
   policy: DeliveryPolicy,
   random: number,
 ): NextStep {
@@ -98,7 +103,11 @@ export function decideAnswer(
 }
 
 /** The delay after so many tries, spread by the policy's jitter; null: there are no more. */
-function retryDelay(tries: number, { retryScheduleMs, jitter }: DeliveryPolicy, random: number): number | null {
+function retryDelay(
+  tries: number,
+  { retryScheduleMs, jitter }: DeliveryPolicy,
+  random: number,
+): number | null {
   const delay = retryScheduleMs[tries - 1];
   if (delay === undefined) return null;
   const spread = Math.floor(delay * jitter);

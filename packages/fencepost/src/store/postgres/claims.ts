@@ -1,7 +1,6 @@
 // The deliver stage's statements: claim, attempt, outcome, doubt. Each write after a claim names its fence. Those that
 // wait for locks take the rows of the queue first, in the order of their ids, then webhooks in the order of theirs: no
 // two of them deadlock.
-import type { EventId, FencingToken } from "@fencepost/token";
 import type {
   ClaimedDelivery,
   ClaimOptions,
@@ -153,19 +152,11 @@ export async function recordAttempts(
   retryScheduleMs: readonly number[],
 ): Promise<readonly RecordedAttempt[]> {
   // What is the same for all deliveries of a webhook comes with one of them.
-  const { rows } = await db.query<{
-    id: DeliveryId;
-    webhook_id: WebhookId;
-    event_id: EventId;
-    token: FencingToken | null;
-    number: number;
-    tries: number;
-    timestamp: bigint;
-    body: Buffer;
-    target: TargetRow | null;
-  }>(
+  const { rows } = await db.query<
+    Omit<RecordedAttempt, keyof Target | "fence"> & { readonly target: TargetRow | null }
+  >(
     `WITH mine AS MATERIALIZED (
-       SELECT q.delivery_id, w.url
+       SELECT q.delivery_id, w.url, floor(extract(epoch FROM clock_timestamp()))::bigint AS second
        FROM fencepost.delivery_queue q
        JOIN fencepost.webhooks w ON w.id = q.webhook_id
        JOIN fencepost.deliveries d ON d.id = q.delivery_id
@@ -180,8 +171,8 @@ export async function recordAttempts(
      ), counted AS (
        UPDATE fencepost.deliveries d
        SET state = 'sending', attempts = attempts + 1, tries = tries + 1, asks = 0,
-           first_at = coalesce(first_at, clock_timestamp()),
-           last_timestamp = greatest(last_timestamp + 1, floor(extract(epoch FROM clock_timestamp()))::bigint)
+           first_at = coalesce(first_at, to_timestamp(mine.second)),
+           last_timestamp = greatest(last_timestamp + 1, mine.second)
        FROM mine WHERE d.id = mine.delivery_id
        RETURNING d.id, d.webhook_id, d.event_id, d.attempts, d.tries, d.last_timestamp, mine.url
      ), recorded AS (
@@ -189,7 +180,7 @@ export async function recordAttempts(
        SELECT id, attempts, $2, url, last_timestamp FROM counted
        RETURNING delivery_id
      )
-     SELECT 'dlv_' || c.id AS id, c.webhook_id, c.event_id, m.token, c.attempts AS number, c.tries,
+     SELECT 'dlv_' || c.id AS id, c.webhook_id AS "webhookId", c.event_id AS "eventId", m.token, c.attempts AS number, c.tries,
             c.last_timestamp AS "timestamp", b.body,
             CASE WHEN row_number() OVER (PARTITION BY c.webhook_id) = 1 THEN (
               SELECT ${TARGET} FROM fencepost.webhooks w WHERE w.id = c.webhook_id
@@ -201,12 +192,12 @@ export async function recordAttempts(
     [ids.map(rowId), fence, leaseMs, MAX_TIMESTAMP_LEAD_S],
   );
   const targets = new Map<WebhookId, Target>();
-  for (const { webhook_id, target } of rows) {
-    if (target) targets.set(webhook_id, targetOf(target, retryScheduleMs));
+  for (const { webhookId, target } of rows) {
+    if (target) targets.set(webhookId, targetOf(target, retryScheduleMs));
   }
-  return rows.flatMap(({ webhook_id, event_id, target: _, ...row }) => {
-    const target = targets.get(webhook_id);
-    return target ? [{ ...row, ...target, webhookId: webhook_id, eventId: event_id, fence }] : [];
+  return rows.flatMap(({ target: _, ...row }) => {
+    const target = targets.get(row.webhookId);
+    return target ? [{ ...row, ...target, fence }] : [];
   });
 }
 
@@ -374,7 +365,8 @@ export async function settle(
        ORDER BY q.delivery_id FOR UPDATE OF q
      ), ${REQUEUED}
      UPDATE fencepost.deliveries d
-     SET state = mine.state, last_error = coalesce(mine.error, last_error), next_at = mine.next_at, asks = asks + 1,
+     SET state = mine.state, next_at = mine.next_at, asks = asks + 1,
+         last_error = CASE WHEN mine.state <> 'success' THEN coalesce(mine.error, last_error) END,
          finished_at = CASE WHEN mine.state IN ('success', 'failed') THEN now() END,
          strict_position = CASE WHEN mine.state <> 'success' THEN d.strict_position END
      FROM mine WHERE d.id = mine.id
