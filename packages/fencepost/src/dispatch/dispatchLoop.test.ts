@@ -8,9 +8,9 @@ import type { Loop } from "../runner/runner.ts";
 import { emittedMessage } from "../store/conformance/conformingStore.ts";
 import type { WebhookId } from "../store/deliveryStore.ts";
 import { type Database, openDatabase } from "../store/postgres/database.ts";
-import { postgresStore } from "../store/postgres/postgresStore.ts";
 import { insertMessages } from "../store/postgres/messages.ts";
 import { migrate } from "../store/postgres/migrate.ts";
+import { postgresStore } from "../store/postgres/postgresStore.ts";
 import { type DispatchLoopOptions, startDispatchLoop } from "./dispatchLoop.ts";
 
 const HOUR_MS = 3_600_000;

@@ -8,8 +8,8 @@ import { waitUntil } from "../__tests__/support/waitUntil.ts";
 import { startDeliverLoop } from "../deliver/deliverLoop.ts";
 import { createLog } from "../observe/log.ts";
 import { type Database, openDatabase, type Queryable } from "../store/postgres/database.ts";
-import { postgresStore } from "../store/postgres/postgresStore.ts";
 import { migrate } from "../store/postgres/migrate.ts";
+import { postgresStore } from "../store/postgres/postgresStore.ts";
 import { createDispatcher, type Dispatcher, type DispatchInput } from "./dispatcher.ts";
 import type { WebhookInput } from "./webhookInput.ts";
 
