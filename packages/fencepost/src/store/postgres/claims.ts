@@ -276,7 +276,8 @@ async function writeOutcomes(
        UPDATE fencepost.deliveries d
        SET state = mine.state, last_status = mine.status, last_error = mine.error, next_at = mine.next_at,
            finished_at = CASE WHEN mine.state IN ('success', 'failed') THEN now() END,
-           strict_position = CASE WHEN mine.state <> 'success' THEN d.strict_position END
+           strict_position = CASE WHEN mine.state <> 'success' THEN d.strict_position END,
+           doubt_since = CASE WHEN mine.state = 'in_doubt' THEN coalesce(d.doubt_since, now()) END
        FROM mine WHERE d.id = mine.id
        RETURNING d.id, d.attempts, d.state
      ), noted AS (
@@ -368,7 +369,8 @@ export async function settle(
      SET state = mine.state, next_at = mine.next_at, asks = asks + 1,
          last_error = CASE WHEN mine.state <> 'success' THEN coalesce(mine.error, last_error) END,
          finished_at = CASE WHEN mine.state IN ('success', 'failed') THEN now() END,
-         strict_position = CASE WHEN mine.state <> 'success' THEN d.strict_position END
+         strict_position = CASE WHEN mine.state <> 'success' THEN d.strict_position END,
+           doubt_since = CASE WHEN mine.state = 'in_doubt' THEN coalesce(d.doubt_since, now()) END
      FROM mine WHERE d.id = mine.id
      RETURNING 'dlv_' || d.id AS id, d.state`,
     [

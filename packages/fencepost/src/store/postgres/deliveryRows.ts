@@ -23,6 +23,16 @@ export async function findDelivery(db: Queryable, id: DeliveryId): Promise<Deliv
   return rows[0];
 }
 
+/** Of webhook $1: what waits for a person, and the one that blocks it, if it is strict. Few, each found by an index. */
+const NEED_PERSON = `(
+  SELECT id FROM fencepost.deliveries WHERE webhook_id = $1 AND doubt_since IS NOT NULL AND next_at IS NULL
+  UNION ALL
+  SELECT id FROM (
+    SELECT id, state FROM fencepost.deliveries WHERE webhook_id = $1 AND strict_position IS NOT NULL
+    ORDER BY strict_position LIMIT 1
+  ) head WHERE state IN ('failed', 'in_doubt')
+)`;
+
 export async function listDeliveries(
   db: Queryable,
   id: WebhookId,
@@ -32,10 +42,10 @@ export async function listDeliveries(
   const { rows } = await db.query<Delivery>(
     `SELECT ${DELIVERY_COLUMNS} FROM fencepost.deliveries d
      WHERE d.webhook_id = $1 AND ($2::bigint IS NULL OR d.id < $2) AND ($3::text IS NULL OR d.state = $3)
-       AND (NOT $4 OR d.state = 'in_doubt' AND d.next_at IS NULL
-            OR d.state IN ('failed', 'in_doubt') AND d.strict_position IS NOT NULL)
-     ORDER BY d.id DESC LIMIT $5`,
-    [id, after === undefined ? null : rowId(after as DeliveryId), state ?? null, needsPerson, limit],
+       ${state === "in_doubt" ? "AND d.doubt_since IS NOT NULL" : ""}
+       ${needsPerson ? `AND d.id IN ${NEED_PERSON}` : ""}
+     ORDER BY d.id DESC LIMIT $4`,
+    [id, after === undefined ? null : rowId(after as DeliveryId), state ?? null, limit],
   );
   return rows;
 }
@@ -77,7 +87,7 @@ export async function resolve(
   await client.query(
     `WITH settled AS (
        UPDATE fencepost.deliveries
-       SET state = $2, next_at = NULL, finished_at = now(), strict_position = NULL,
+       SET state = $2, next_at = NULL, finished_at = now(), strict_position = NULL, doubt_since = NULL,
            last_error = CASE WHEN $2 = 'failed' THEN last_error END
        WHERE id = $1 AND state IN ('failed', 'in_doubt')
        RETURNING id
@@ -98,7 +108,7 @@ async function sendAgain(
   await client.query(
     `WITH again AS (
        UPDATE fencepost.deliveries d
-       SET state = 'pending', tries = 0, asks = 0, next_at = now(), finished_at = NULL,
+       SET state = 'pending', tries = 0, asks = 0, next_at = now(), finished_at = NULL, doubt_since = NULL,
            strict_position = CASE WHEN w.ordering = 'strict' THEN m.position END
        FROM fencepost.webhooks w, fencepost.messages m
        WHERE d.id = $1 AND d.state = ANY($2) AND w.id = d.webhook_id AND w.deleted_at IS NULL AND m.event_id = d.event_id

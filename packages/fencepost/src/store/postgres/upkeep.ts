@@ -143,7 +143,8 @@ export async function endDeleted(client: DatabaseClient, limit: number): Promise
        DELETE FROM fencepost.delivery_queue q USING mine WHERE q.delivery_id = mine.delivery_id
      )
      UPDATE fencepost.deliveries d
-     SET state = 'failed', last_error = $2, next_at = NULL, finished_at = now(), strict_position = NULL
+     SET state = 'failed', last_error = $2, next_at = NULL, finished_at = now(), strict_position = NULL,
+         doubt_since = NULL
      FROM mine WHERE d.id = mine.delivery_id AND d.state NOT IN ('success', 'failed')
      RETURNING d.id`,
     [limit, DELETED],

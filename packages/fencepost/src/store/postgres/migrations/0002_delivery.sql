@@ -74,11 +74,16 @@ CREATE TABLE fencepost.webhook_pace (
 ALTER TABLE fencepost.deliveries
   ADD COLUMN asks            integer NOT NULL DEFAULT 0,  -- questions since the last attempt
   ADD COLUMN first_at        timestamptz,                 -- when the first attempt was put on record
+  ADD COLUMN doubt_since     timestamptz,                 -- NULL: it is not in doubt
   ADD COLUMN strict_position bigint;                      -- of its message, until it succeeded; NULL: no strict order
 UPDATE fencepost.deliveries d SET first_at = a.started_at FROM fencepost.attempts a
   WHERE a.delivery_id = d.id AND a.number = 1;
+UPDATE fencepost.deliveries SET doubt_since = coalesce(finished_at, now()) WHERE state = 'in_doubt';
 -- The first row of a webhook is the one that may be sent.
 CREATE INDEX deliveries_strict ON fencepost.deliveries (webhook_id, strict_position) WHERE strict_position IS NOT NULL;
+-- What waits for a person, or is asked about: few, and counted often. Not by the state, which every outcome would
+-- then move in the index: here only those in doubt do.
+CREATE INDEX deliveries_in_doubt ON fencepost.deliveries (webhook_id, id) WHERE doubt_since IS NOT NULL;
 
 ALTER TABLE fencepost.delivery_queue
   ADD COLUMN asking boolean NOT NULL DEFAULT false, -- in doubt, and its endpoint is to be asked
