@@ -114,6 +114,11 @@ describe("a simulated chain", () => {
     expect(before!.rows()).toEqual(after!.rows());
   });
 
+  test("is at another time in another life", () => {
+    const [before, after] = ["", "second"].map((life) => startChain({ life }).close().closedAt);
+    expect(after! - before!).toBeGreaterThan(100 * 86_400);
+  });
+
   test("links each ledger to the one before by its hash", () => {
     const chain = startChain();
     const [a, b] = [chain.close(), chain.close({ events: [{ value }] })];

@@ -54,7 +54,10 @@ export interface ChainOptions {
   readonly protocolVersion?: number;
   /** Sequence of the first ledger; default 1. */
   readonly firstLedger?: number;
-  /** Unix seconds at which ledger 0 closed. Default 2025-12-17 17:00 UTC, the testnet reset of epoch 20251217. */
+  /**
+   * Unix seconds at which ledger 0 closed. Default 2025-12-17 17:00 UTC, the testnet reset of epoch 20251217; for
+   * another `life` half a year later, since two lives of one chain cannot be at the same time.
+   */
   readonly startTime?: number;
   /** Default 5. */
   readonly secondsPerLedger?: number;
@@ -103,6 +106,7 @@ export const TESTNET_PASSPHRASE = "Test SDF Network ; September 2015";
 export const PUBNET_PASSPHRASE = "Public Global Stellar Network ; September 2015";
 
 const TESTNET_RESET = Date.UTC(2025, 11, 17, 17) / 1000;
+const NEXT_RESET = Date.UTC(2026, 5, 17, 17) / 1000;
 const MAX_LEDGERS = 1_000_000;
 const AFTER_TRANSACTION_OP = 4_095;
 const AFTER_ALL_TX = 1_048_575;
@@ -113,9 +117,9 @@ export function startChain(options: ChainOptions = {}): Chain {
     passphrase = TESTNET_PASSPHRASE,
     protocolVersion = 26,
     firstLedger: first = 1,
-    startTime = TESTNET_RESET,
-    secondsPerLedger = 5,
     life = "",
+    startTime = life === "" ? TESTNET_RESET : NEXT_RESET,
+    secondsPerLedger = 5,
   } = options;
   let { retention = 120_960 } = options;
   const ledgers: Ledger[] = [];

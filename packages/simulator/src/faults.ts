@@ -1,3 +1,4 @@
+import { createHash } from "node:crypto";
 import { type Random, seededRandom } from "./random.ts";
 
 /**
@@ -105,4 +106,15 @@ export function drawFaults(plan: FaultPlan): { draw: () => Fault[]; random: Rand
   const draw = (): Fault[] =>
     NAMES.filter((name) => random.next() < (plan.rates[name] ?? 0)).map((name) => MAKE[name](random));
   return { draw, random };
+}
+
+/**
+ * Rows that a node lost, for its setting `hides`: each with this probability, by its id and the seed alone, so the
+ * same ones are missing whenever they are asked for. Nothing says so: for audits.
+ */
+export function losesRows({ seed, rate }: { readonly seed: number; readonly rate: number }) {
+  return ({ id }: { readonly id: string }): boolean => {
+    const draw = createHash("sha256").update(`${seed} ${id}`).digest().readUInt32BE() / 2 ** 32;
+    return draw < rate;
+  };
 }

@@ -11,6 +11,7 @@ const SETTINGS: GetEventsSettings = {
   scanLimit: 10_000,
   expired: "error",
   filterBug: false,
+  hides: () => false,
 };
 const viewOf = (chain: Chain): View => ({
   chain,
@@ -272,6 +273,14 @@ describe("getEvents", () => {
     const params = { pagination: { cursor: rpcCursorAfterLedger(1) } };
     expect(refusal(chain, params)).toMatch(/-32600/);
     expect(ask(chain, params, { expired: "empty" })).toMatchObject({ events: [], oldestLedger: 8 });
+  });
+
+  test("serves full pages without the rows that it is said not to have", () => {
+    const chain = chainOf(Array.from({ length: 9 }, () => [{ value: scv.u32(1) }]), 1);
+    const settings = { hides: ({ ledger }: EventRow) => ledger % 3 === 0 };
+    const page = ask(chain, { startLedger: 1, pagination: { limit: 4 } }, settings);
+    expect(page.events.map(({ ledger }) => ledger)).toEqual([1, 2, 4, 5]);
+    expect(page.cursor).toBe(page.events.at(-1)?.id);
   });
 
   test("misses events for filters with different keys only where the old bug is asked for", () => {

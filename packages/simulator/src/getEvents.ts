@@ -43,6 +43,8 @@ export interface GetEventsSettings {
   readonly expired: "error" | "empty";
   /** The bug of nodes before v27.1.1: events are missed when the filters of a request set different keys. */
   readonly filterBug: boolean;
+  /** Rows that this node does not have, as one with classic events off, or with holes in its database. */
+  readonly hides: (row: EventRow) => boolean;
   /** Cuts that a node may make at any time: fewer rows, or a window that ends before its first match. */
   readonly cut?: { readonly rows?: number; readonly beforeFirstMatch?: boolean };
 }
@@ -88,7 +90,8 @@ export function getEvents(view: View, params: unknown, settings: GetEventsSettin
     settings.cut?.rows ?? Number.POSITIVE_INFINITY,
   );
 
-  const matches = compile(request.filters, settings.filterBug);
+  const wanted = compile(request.filters, settings.filterBug);
+  const matches = (row: EventRow): boolean => wanted(row) && !settings.hides(row);
   if (settings.cut?.beforeFirstMatch) {
     const [match] = scan(view.chain, start, after, end, matches, 1);
     const moves =

@@ -19,7 +19,14 @@ export {
   type Reply,
   startEndpoint,
 } from "./endpoint.ts";
-export { everyFault, type Fault, type FaultName, type FaultPlan, type FaultRates } from "./faults.ts";
+export {
+  everyFault,
+  type Fault,
+  type FaultName,
+  type FaultPlan,
+  type FaultRates,
+  losesRows,
+} from "./faults.ts";
 export { type Direction, startProxy, type TcpProxy } from "./proxy.ts";
 export { type Random, seededRandom } from "./random.ts";
 export { chainFromRecorded, type RecordedLedger, readRecordedLedger } from "./recorded.ts";

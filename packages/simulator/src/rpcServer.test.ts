@@ -11,6 +11,7 @@ import {
   everyFault,
   type Fault,
   type FaultPlan,
+  losesRows,
   type NodeSettings,
   type RpcServer,
   readRecordedLedger,
@@ -163,6 +164,31 @@ describe("a simulated RPC node", () => {
       id: after.ledger(3)!.hash,
     });
     await expect(pagesOf(rpc)({ startLedger: 9 })).rejects.toMatchObject({ code: -32600 });
+  });
+
+  test("loses the rows that are drawn for it, the same ones at every look", async () => {
+    const chain = startChain();
+    for (let i = 0; i < 400; i++) chain.close(oneEvent);
+    const rpc = await start({ chain, hides: losesRows({ seed: 5, rate: 0.1 }) });
+    const look = async () =>
+      (await pagesOf(rpc)({ startLedger: 1, pagination: { limit: 1_000 } })).events.map(({ id }) => id);
+    const ids = await look();
+    expect(ids.length).toBeGreaterThan(320);
+    expect(ids.length).toBeLessThan(390);
+    expect(await look()).toEqual(ids);
+  });
+
+  test("lacks the methods that it is said to lack", async () => {
+    const rpc = await start({ chain: startChain(), unsupported: ["getLedgers"] });
+    expect(await call(rpc.url, "getLedgers")).toMatchObject({ error: { code: -32601 } });
+  });
+
+  test("takes its time, counts what it is asked at once, and refuses more than its limit", async () => {
+    const rpc = await start({ chain: startChain(), latencyMs: 50, maxInFlight: 2 });
+    const body = JSON.stringify({ jsonrpc: "2.0", id: 1, method: "getNetwork" });
+    const statuses = await Promise.all([1, 2, 3].map(async () => (await post(rpc, body)).status));
+    expect(statuses.sort()).toEqual([200, 200, 429]);
+    expect(rpc.mostInFlight).toBe(3);
   });
 
   test("records what it was asked and what it answered", async () => {

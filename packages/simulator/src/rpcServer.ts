@@ -1,6 +1,7 @@
 import { createServer, type IncomingMessage, type ServerResponse } from "node:http";
+import { setTimeout as sleep } from "node:timers/promises";
 import { readAtLeast } from "./body.ts";
-import type { Chain } from "./chain.ts";
+import type { Chain, EventRow } from "./chain.ts";
 import { drawFaults, type Fault, type FaultPlan } from "./faults.ts";
 import {
   type GetEventsResult,
@@ -36,6 +37,14 @@ export interface NodeSettings {
   filterBug: boolean;
   /** True: `getHealth` answers with its error. */
   unhealthy: boolean;
+  /** Rows that it does not have: none. `losesRows` draws some; a node with classic events off lacks those. */
+  hides: (row: EventRow) => boolean;
+  /** Methods that it does not offer: none. */
+  unsupported: readonly string[];
+  /** How long each answer takes, in milliseconds: 0. */
+  latencyMs: number;
+  /** Requests that it works on at once; one more gets HTTP 429: no limit. */
+  maxInFlight: number;
 }
 
 /** One request as the node saw it, and how it answered. */
@@ -60,6 +69,8 @@ export interface RpcServer {
   /** The last 10,000 requests, in order of arrival. */
   readonly requests: readonly RpcRequest[];
   readonly waitFor: Recorder<RpcRequest>["waitFor"];
+  /** The most requests that it was asked at once. */
+  readonly mostInFlight: number;
   /** Scripts faults: each is met by one of the next requests of this method (default `getEvents`), in order. */
   next(fault: Fault, method?: string): void;
   /** Draws faults from this plan from now on; undefined stops it. */
@@ -69,6 +80,7 @@ export interface RpcServer {
 
 const MAX_BODY = 512 * 1024;
 const MAX_REQUESTS = 10_000;
+const TOO_MANY: Fault = { kind: "status", status: 429, retryAfter: 1 };
 
 /** Starts a Stellar RPC node (JSON-RPC 2.0 over HTTP) on a free port of the loopback interface. */
 export async function startRpc(
@@ -84,6 +96,10 @@ export async function startRpc(
     expired: "error",
     filterBug: false,
     unhealthy: false,
+    hides: () => false,
+    unsupported: [],
+    latencyMs: 0,
+    maxInFlight: Number.POSITIVE_INFINITY,
     ...settings,
   };
   const recorder = startRecorder<RpcRequest>(MAX_REQUESTS);
@@ -91,6 +107,8 @@ export async function startRpc(
   const pages = rememberPages();
   let draws = firstPlan && drawFaults(firstPlan);
   const calm = seededRandom(0);
+  let inFlight = 0;
+  let mostInFlight = 0;
 
   function faultsFor(method: string): Fault[] {
     const scripted = scripts.get(method)?.shift();
@@ -107,18 +125,24 @@ export async function startRpc(
     if ("code" in call) return httpAnswer(JSON.stringify({ jsonrpc: "2.0", id: null, error: call }), []);
 
     const { id, method, params } = call;
-    const faults = faultsFor(method);
+    const busy = inFlight > node.maxInFlight;
+    const faults = busy ? [TOO_MANY] : faultsFor(method);
+    if (node.latencyMs > 0) await sleep(node.latencyMs);
     const answer = answerCall(node, pages, draws?.random ?? calm, method, params, faults);
     recorder.add({ method, params, headers: request.headers, faults, answer: summary(answer) });
     return httpAnswer(JSON.stringify({ jsonrpc: "2.0", id, ...answer }), faults);
   }
 
   const server = createServer((request, response) => {
-    serve(request).then(
-      (answer) => send(response, answer),
+    inFlight++;
+    mostInFlight = Math.max(mostInFlight, inFlight);
+    serve(request)
       // A bug of the simulator shows as what no node answers.
-      (error: Error) => send(response, { status: 500, body: error.stack ?? error.message }),
-    );
+      .catch((error: Error): HttpAnswer => ({ status: 500, body: error.stack ?? error.message }))
+      .then((answer) => {
+        inFlight--;
+        send(response, answer);
+      });
   });
   const { port, close } = await listen(server);
   return {
@@ -128,6 +152,9 @@ export async function startRpc(
       return recorder.items;
     },
     waitFor: recorder.waitFor,
+    get mostInFlight() {
+      return mostInFlight;
+    },
     next(fault, method = "getEvents") {
       scripts.set(method, [...(scripts.get(method) ?? []), fault]);
     },
@@ -172,6 +199,7 @@ function answerCall(
   try {
     const scripted = find(faults, "error");
     if (scripted) throw new RpcError(scripted.code, scripted.message);
+    if (node.unsupported.includes(method)) throw noSuchMethod(method);
     const view = viewOf(node, find(faults, "lag")?.ledgers ?? 0);
     if (params !== undefined && (typeof params !== "object" || params === null || Array.isArray(params))) {
       throw new RpcError(INVALID_PARAMS, "invalid parameters: parameters must be an object");
@@ -190,12 +218,16 @@ function answerCall(
       case "getVersionInfo":
         return { result: getVersionInfo(view, node.version) };
       default:
-        throw new RpcError(-32601, `no such method "${method}"`);
+        throw noSuchMethod(method);
     }
   } catch (error) {
     if (!(error instanceof RpcError)) throw error;
     return { error: { code: error.code, message: error.message } };
   }
+}
+
+function noSuchMethod(method: string): RpcError {
+  return new RpcError(-32601, `no such method "${method}"`);
 }
 
 function viewOf({ chain, lag }: NodeSettings, moreLag: number): View {
