@@ -278,7 +278,8 @@ function allowedRows(error: unknown): number | null {
   return match ? Number(match[1]) : null;
 }
 
-function readUrls(urls: StellarRpcOptions["urls"]): readonly string[] {
+/** The urls of nodes, as they may be given. Throws a `TypeError` for none, and for what is no http url. */
+export function readUrls(urls: StellarRpcOptions["urls"]): readonly string[] {
   const list = (typeof urls === "string" ? urls.split(",") : (urls ?? [])).map((url) => url.trim());
   const given = list.filter((url) => url !== "");
   if (given.length === 0) throw new TypeError("source.urls is empty: set STELLAR_RPC_URL.");
