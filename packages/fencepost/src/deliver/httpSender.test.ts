@@ -61,6 +61,7 @@ describe("an answer", () => {
       error: null,
       response: "",
       retryAfterMs: null,
+      fenced: false,
     });
   });
 
@@ -72,7 +73,21 @@ describe("an answer", () => {
       error: `The endpoint answered ${status}.`,
       response: "no",
       retryAfterMs: null,
+      fenced: false,
     });
+  });
+
+  it("of a receiver that fenced an old copy off is told from any other 409", async () => {
+    const endpoint = await openEndpoint();
+    const sender = openSender();
+    const fenced = async (status: number, headers: Record<string, string>) => {
+      endpoint.next({ status, headers });
+      return (await sender.send(post(endpoint.url))).fenced;
+    };
+    expect(await fenced(409, { "webhook-fenced": "true" })).toBe(true);
+    expect(await fenced(409, {})).toBe(false);
+    expect(await fenced(409, { "webhook-fenced": "false" })).toBe(false);
+    expect(await fenced(400, { "webhook-fenced": "true" })).toBe(false);
   });
 
   test.each([301, 302, 303, 307, 308])("with status %d is rejected and not followed", async (status) => {
@@ -250,6 +265,7 @@ describe("bytes left and no answer came, so nobody knows,", () => {
       error: "No answer within 1000 ms.",
       response: null,
       retryAfterMs: null,
+      fenced: false,
     });
     expect(endpoint.requests.map(({ complete }) => complete)).toEqual([true]);
   });
@@ -292,6 +308,54 @@ describe("bytes left and no answer came, so nobody knows,", () => {
       const result = await openSender({ timeoutMs: 1_000 }).send(post(`http://127.0.0.1:${port}/`));
       expect(result).toMatchObject({ outcome: "unknown" });
     }
+  });
+});
+
+describe("the answer to a query", () => {
+  const error = (text: string | RegExp) => ({ error: expect.stringMatching(text) });
+
+  it("is the whole body of a 200, up to 256 kB", async () => {
+    const body = Buffer.alloc(256 * 1_024, "x");
+    const endpoint = await openEndpoint({ status: 200, body });
+    expect(await openSender().query(post(endpoint.url))).toEqual({ body });
+    expect(endpoint.requests[0]!.body.toString()).toBe('{"n":1}');
+  });
+
+  it("is none where its body is longer", async () => {
+    const endpoint = await openEndpoint({ status: 200, body: "x".repeat(256 * 1_024 + 1) });
+    expect(await openSender().query(post(endpoint.url))).toEqual(error("The body is too long."));
+  });
+
+  test.each([201, 204, 302, 404, 500])("is none with status %d", async (status) => {
+    const endpoint = await openEndpoint({ status });
+    expect(await openSender().query(post(endpoint.url))).toEqual(error(`The endpoint answered ${status}.`));
+  });
+
+  it("is none where it drips, hangs, is cut off, or goes to nobody", async () => {
+    const endpoint = await openEndpoint();
+    const sender = openSender({ timeoutMs: 500 });
+    const query = () => sender.query(post(endpoint.url));
+    endpoint.next(
+      { kind: "drip", status: 200, everyMs: 5 },
+      { kind: "hang" },
+      { kind: "resetAfterBody" },
+      { status: 200, headers: { "content-length": "100" }, body: "short" },
+    );
+    expect(await query()).toEqual(error("The body took too long."));
+    expect(await query()).toEqual(error("No answer within 500 ms."));
+    expect(await query()).toEqual(error("ECONNRESET"));
+    expect(await query()).toEqual(error(/./));
+    const away = await startEndpoint();
+    await away.close();
+    expect(await sender.query(post(away.url))).toEqual(error("ECONNREFUSED"));
+    expect(await sender.query(post("nowhere"))).toEqual(error("Invalid URL"));
+  });
+
+  it("never comes from an address that is refused", async () => {
+    const endpoint = await openEndpoint();
+    const sender = openSender({ addressRules: readAddressRules({}) });
+    expect(await sender.query(post(endpoint.url))).toEqual(error('refused by the rule "https"'));
+    expect(endpoint.requests.length).toBe(0);
   });
 });
 

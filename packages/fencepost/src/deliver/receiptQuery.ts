@@ -52,8 +52,10 @@ export function readReceipts(body: Buffer): Receipts | undefined {
   const parsed = RECEIPTS.safeParse(parseJson(body));
   if (!parsed.success) return undefined;
   const { retained_since, events } = parsed.data;
+  const answers = new Map(events.map(({ event_id, status }) => [event_id, status]));
+  if (answers.size < events.length) return undefined; // it says two things about one event
   return {
-    answers: new Map(events.map(({ event_id, status }) => [event_id, status])),
+    answers,
     retainedSince: retained_since === null ? null : new Date(retained_since),
   };
 }

@@ -2,24 +2,33 @@ import fc from "fast-check";
 import { describe, expect, it, test } from "vitest";
 import {
   type DeliveryPolicy,
+  decideAnswer,
   decideClaimed,
   decideOutcome,
-  holdsClaim,
   INTERRUPTED,
   MAX_RETRY_AFTER_MS,
   RETRY_SCHEDULE_MS,
+  waitsForPerson,
 } from "./decideDelivery.ts";
 import type { AttemptOutcome } from "./deliveryStore.ts";
 
-const RESEND: DeliveryPolicy = { onUnknown: "resend", retryScheduleMs: [1_000, 60_000] };
+const RESEND: DeliveryPolicy = {
+  onUnknown: "resend",
+  retryOn: "default",
+  jitter: 0.5,
+  retryScheduleMs: [1_000, 60_000],
+};
 const HOLD: DeliveryPolicy = { ...RESEND, onUnknown: "hold" };
+const ASK: DeliveryPolicy = { ...RESEND, onUnknown: "ask" };
 
 const rejected = (status: number, retryAfterMs: number | null = null) =>
   ({ outcome: "rejected", status, retryAfterMs }) as const;
 const unanswered = (outcome: "not_sent" | "unknown") => ({ outcome, status: null, retryAfterMs: null });
 
 const anyPolicy = fc.record({
-  onUnknown: fc.constantFrom("resend" as const, "hold" as const),
+  onUnknown: fc.constantFrom("resend" as const, "hold" as const, "ask" as const),
+  retryOn: fc.constantFrom("default" as const, "all" as const),
+  jitter: fc.constantFrom(0, 0.25, 0.5, 1),
   retryScheduleMs: fc.array(fc.integer({ min: 0, max: 7 * 24 * 3_600_000 }), { maxLength: 12 }),
 });
 const anyResult = fc.record({
@@ -69,9 +78,36 @@ describe("what follows from an attempt", () => {
 
   it("is another attempt under resend and a person's decision under hold where nobody knows", () => {
     expect(decideOutcome(unanswered("unknown"), 1, RESEND, 0)).toMatchObject({ state: "pending" });
-    expect(decideOutcome(unanswered("unknown"), 1, HOLD, 0)).toEqual({ state: "in_doubt" });
-    expect(decideOutcome(INTERRUPTED, 1, HOLD, 0)).toEqual({ state: "in_doubt" });
-    expect(decideOutcome(unanswered("unknown"), 99, HOLD, 0)).toEqual({ state: "in_doubt" });
+    const forPerson = { state: "in_doubt", askInMs: null } as const;
+    expect(decideOutcome(unanswered("unknown"), 1, HOLD, 0)).toEqual(forPerson);
+    expect(decideOutcome(INTERRUPTED, 1, HOLD, 0)).toEqual(forPerson);
+    expect(decideOutcome(unanswered("unknown"), 99, HOLD, 0)).toEqual(forPerson);
+    expect(waitsForPerson(forPerson)).toBe(true);
+  });
+
+  it("is a question at once under ask where nobody knows, however often it was tried", () => {
+    for (const tries of [1, 99]) {
+      const next = decideOutcome(unanswered("unknown"), tries, ASK, 0);
+      expect(next).toEqual({ state: "in_doubt", askInMs: 0 });
+      expect(waitsForPerson(next)).toBe(false);
+    }
+  });
+
+  test.each([...repeated, ...final])(
+    "is another attempt after a %d where all are retried, but for 410",
+    (status) => {
+      const next = decideOutcome(rejected(status), 1, { ...RESEND, retryOn: "all" }, 0);
+      expect(next.state).toBe(status === 410 ? "failed" : "pending");
+    },
+  );
+
+  it("is another attempt after the receiver's own 409, under ask and resend, until the schedule is used up", () => {
+    const fenced = { ...rejected(409), fenced: true };
+    for (const policy of [RESEND, ASK]) {
+      expect(decideOutcome(fenced, 1, policy, 0)).toEqual({ state: "pending", delayMs: 500 });
+      expect(decideOutcome(fenced, 3, policy, 0)).toEqual({ state: "failed", disableWebhook: false });
+    }
+    expect(decideOutcome(fenced, 1, HOLD, 0).state).toBe("failed");
   });
 
   test.each([...repeated, ...final])(
@@ -93,17 +129,29 @@ describe("what follows from an attempt", () => {
     );
   });
 
-  it("waits at least half and less than the whole of the scheduled delay, in whole milliseconds", () => {
+  it("waits for the scheduled delay, less the share of it that is drawn, in whole milliseconds", () => {
     fc.assert(
       fc.property(anyTries, anyPolicy, anyRandom, (tries, policy, random) => {
         const next = decideOutcome(unanswered("not_sent"), tries, policy, random);
         const delay = policy.retryScheduleMs[tries - 1] ?? 0;
-        if (next.state !== "pending" || delay < 2) return;
-        expect(next.delayMs).toBeGreaterThanOrEqual(delay / 2);
-        expect(next.delayMs).toBeLessThan(delay);
+        if (next.state !== "pending" || delay < 4) return;
+        expect(next.delayMs).toBeGreaterThanOrEqual(delay * (1 - policy.jitter));
+        if (policy.jitter === 0) expect(next.delayMs).toBe(delay);
+        else expect(next.delayMs).toBeLessThan(delay);
         expect(Number.isInteger(next.delayMs)).toBe(true);
       }),
     );
+  });
+
+  it("grows by its factor with the schedule, spread over [d/2, d) by default", () => {
+    const schedule = [1_000, 3_000, 9_000, 27_000];
+    const policy = { ...RESEND, retryScheduleMs: schedule };
+    for (const [i, delay] of schedule.entries()) {
+      const ends = [0, 0.999_999].map((random) =>
+        decideOutcome(unanswered("not_sent"), i + 1, policy, random),
+      );
+      expect(ends).toEqual([delay / 2, delay - 1].map((delayMs) => ({ state: "pending", delayMs })));
+    }
   });
 
   it("reaches both ends of that range", () => {
@@ -155,12 +203,42 @@ describe("what follows from an attempt", () => {
   });
 });
 
-it("counts a write of a claim only under the very fence that is stored", () => {
-  expect(holdsClaim(7n, 7n)).toBe(true);
-  for (const stored of [6n, 8n, null, undefined]) expect(holdsClaim(stored, 7n)).toBe(false);
+describe("what follows from an answer of an endpoint that was asked", () => {
+  const counts = { tries: 1, asks: 1, remembered: true };
+  const FOR_PERSON = { state: "in_doubt", askInMs: null };
+
+  it("is success where it has the event, whatever else", () => {
+    for (const remembered of [true, false]) {
+      for (const tries of [1, 99]) {
+        expect(decideAnswer("received", { ...counts, tries, remembered }, ASK, 0)).toEqual({
+          state: "success",
+        });
+      }
+    }
+  });
+
+  it("is another attempt at once where it has fenced the last one off, and the schedule has one left", () => {
+    expect(decideAnswer("fenced", counts, ASK, 0)).toEqual({ state: "pending", delayMs: 0 });
+    const last = decideAnswer("fenced", { ...counts, tries: 3 }, ASK, 0);
+    expect(last).toEqual({ state: "failed", disableWebhook: false });
+  });
+
+  it("is a person's decision where it may have forgotten the event", () => {
+    for (const tries of [1, 3]) {
+      expect(decideAnswer("fenced", { ...counts, tries, remembered: false }, ASK, 0)).toEqual(FOR_PERSON);
+    }
+  });
+
+  test.each(["in_progress", "none"] as const)("is another question by the schedule after %s", (answer) => {
+    const next = (asks: number) => decideAnswer(answer, { ...counts, asks, remembered: false }, ASK, 0);
+    expect(next(1)).toEqual({ state: "in_doubt", askInMs: 500 });
+    expect(next(2)).toEqual({ state: "in_doubt", askInMs: 30_000 });
+    expect(next(3)).toEqual(FOR_PERSON);
+  });
 });
 
-it("settles a claim whose last attempt has no outcome, and attempts any other", () => {
-  expect(decideClaimed({ interrupted: true })).toBe("settle_unknown");
-  expect(decideClaimed({ interrupted: false })).toBe("attempt");
+it("settles a claim whose last attempt has no outcome, asks about what is in doubt, and attempts any other", () => {
+  expect(decideClaimed({ interrupted: true, asking: false })).toBe("settle_unknown");
+  expect(decideClaimed({ interrupted: false, asking: true })).toBe("ask");
+  expect(decideClaimed({ interrupted: false, asking: false })).toBe("attempt");
 });
