@@ -2,13 +2,23 @@
 import { describe, it } from "vitest";
 import { claimsConformance } from "./claims.conformance.ts";
 import type { CreateStore } from "./conformingStore.ts";
+import { deliveriesConformance } from "./deliveries.conformance.ts";
 import { checkAgainstModel } from "./deliveryStoreModel.conformance.ts";
 import { dispatchingConformance } from "./dispatching.conformance.ts";
+import { replayConformance } from "./replay.conformance.ts";
+import { strictOrderConformance } from "./strictOrder.conformance.ts";
+import { upkeepConformance } from "./upkeep.conformance.ts";
+import { webhooksConformance } from "./webhooks.conformance.ts";
 
 /** Defines the tests. */
 export function deliveryStoreConformance(create: CreateStore): void {
+  describe("webhooks", () => webhooksConformance(create));
   describe("dispatching", () => dispatchingConformance(create));
   describe("claims", () => claimsConformance(create));
+  describe("strict order", () => strictOrderConformance(create));
+  describe("deliveries", () => deliveriesConformance(create));
+  describe("replay", () => replayConformance(create));
+  describe("upkeep", () => upkeepConformance(create));
 
   it("keeps its promises whatever comes in whatever order, twice over", async () => {
     await checkAgainstModel(create);

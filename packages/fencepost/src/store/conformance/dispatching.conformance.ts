@@ -1,51 +1,30 @@
 // biome-ignore-all lint/style/noNonNullAssertion: this is test code
 // Which webhooks get a message, and that each pair is made once, as every store must have it.
+import { inspect } from "node:util";
 import { testEventId } from "@fencepost/token";
 import { beforeEach, describe, expect, it, test } from "vitest";
 import { EventContentMismatchError } from "../../message/payload.ts";
-import type { AttemptResult, DeliveryId, DeliveryStore } from "../deliveryStore.ts";
-import type { NewWebhook, WebhookId } from "../webhook.ts";
+import type { DeliveryStore, DispatchReport } from "../deliveryStore.ts";
+import type { JsonObject, NewWebhook, WebhookId } from "../webhook.ts";
 import {
   type ConformingStore,
   type CreateStore,
   emittedMessage as emitted,
   messageOf,
 } from "./conformingStore.ts";
-import { DELIVERED, LEASE_MS, REFUSED, secretOf, UNAVAILABLE, UNKNOWN, useStore } from "./deliverySteps.ts";
+import { DELIVERED, REFUSED, UNAVAILABLE, UNKNOWN, useStore } from "./deliverySteps.ts";
+
+/** What a dispatch reports where nobody takes the message. */
+const NOTHING: DispatchReport = { created: [], existing: [], forgotten: [] };
 
 /** Defines the tests. */
 export function dispatchingConformance(create: CreateStore): void {
   let conforming: ConformingStore;
   let store: DeliveryStore;
   const steps = useStore(create);
-  const { addWebhook, dispatch, claim, attempt, attemptWith, deliver, addGoneWebhook } = steps;
+  const { addWebhook, dispatch, claim, attempt, attemptWith, addGoneWebhook } = steps;
   beforeEach(() => {
     ({ conforming, store } = steps);
-  });
-
-  describe("webhooks", () => {
-    it("are found and listed as they were added, active, from the database's time on", async () => {
-      const input: NewWebhook = {
-        id: "wh_b" as WebhookId,
-        url: "https://customer.example/hook?a=1",
-        types: ["order.paid", "order.sent"],
-        secrets: [secretOf(1), secretOf(2)],
-        description: "Orders, \u{1f4e6}",
-        onUnknown: "hold",
-      };
-      const added = await store.addWebhook(input);
-      expect(added).toEqual({
-        ...input,
-        active: true,
-        disabledReason: null,
-        deliverFrom: expect.any(Date),
-        createdAt: expect.any(Date),
-      });
-      const other = await addWebhook({ id: "wh_a" as WebhookId });
-      expect(await store.findWebhook(input.id)).toEqual(added);
-      expect(await store.findWebhook("wh_none" as WebhookId)).toBe(undefined);
-      expect(await store.listWebhooks()).toEqual([added, other]);
-    });
   });
 
   describe("dispatch", () => {
@@ -55,7 +34,8 @@ export function dispatchingConformance(create: CreateStore): void {
       await addWebhook({ types: ["order.sent"] });
       await addWebhook({ types: ["order"] });
       await addGoneWebhook();
-      const made = await store.dispatch(messageOf("order:1"), {});
+      const { created: made, ...rest } = await store.dispatch(messageOf("order:1"), {});
+      expect(rest).toEqual({ existing: [], forgotten: [] });
       expect(made).toEqual(
         [paid, all].map((webhook) => ({
           id: expect.stringMatching(/^dlv_/),
@@ -66,6 +46,7 @@ export function dispatchingConformance(create: CreateStore): void {
           lastStatus: null,
           lastError: null,
           nextAt: expect.any(Date),
+          blockedBy: null,
           createdAt: expect.any(Date),
           finishedAt: null,
         })),
@@ -75,10 +56,10 @@ export function dispatchingConformance(create: CreateStore): void {
 
     it("makes nothing for a type that nobody wants, and what a later call finds", async () => {
       await addWebhook({ types: ["order.sent"] });
-      expect(await store.dispatch(messageOf("order:1"), {})).toEqual([]);
+      expect(await store.dispatch(messageOf("order:1"), {})).toEqual(NOTHING);
       expect(await claim()).toEqual([]);
       const late = await addWebhook({ types: ["order.paid"] });
-      expect(await store.dispatch(messageOf("order:1"), {})).toMatchObject([{ webhookId: late.id }]);
+      expect(await dispatch(messageOf("order:1"))).toMatchObject([{ webhookId: late.id }]);
     });
 
     const ways: readonly (readonly [string, Partial<NewWebhook>, () => Promise<unknown>])[] = [
@@ -94,11 +75,11 @@ export function dispatchingConformance(create: CreateStore): void {
       "again, when %s, returns the record and sends nothing",
       async (_state, webhook, bring) => {
         await addWebhook(webhook);
-        const [made] = await store.dispatch(messageOf("order:1"), {});
+        const [made] = await dispatch(messageOf("order:1"));
         await bring();
         await claim();
         const before = await store.findDelivery(made!.id);
-        expect(await store.dispatch(messageOf("order:1"), {})).toEqual([before]);
+        expect(await store.dispatch(messageOf("order:1"), {})).toEqual({ ...NOTHING, existing: [before] });
         expect(await claim()).toEqual([]);
         expect(await store.findDelivery(made!.id)).toEqual(before);
       },
@@ -111,7 +92,7 @@ export function dispatchingConformance(create: CreateStore): void {
         data: { lines: [1, 2], total: 1 },
         occurredAt: "2031-01-01T00:00:00Z",
       });
-      expect((await store.dispatch(same, {})).length).toBe(1);
+      expect((await store.dispatch(same, {})).existing.length).toBe(1);
       for (const other of [
         { data: { total: 2 } },
         { data: { total: 1, lines: [1, 2] }, type: "order.sent" },
@@ -130,9 +111,12 @@ export function dispatchingConformance(create: CreateStore): void {
       await addWebhook();
       const others = await Promise.all([conforming.open(), conforming.open()]);
       const callers = Array.from({ length: 20 }, (_, i) => [store, ...others][i % 3]!);
-      const made = await Promise.all(callers.map((caller) => caller.dispatch(messageOf("order:1"), {})));
-      for (const deliveries of made) expect(deliveries).toEqual(made[0]);
-      expect(made[0]!.length).toBe(2);
+      const reports = await Promise.all(callers.map((caller) => caller.dispatch(messageOf("order:1"), {})));
+      const ids = ({ created, existing }: DispatchReport) =>
+        [...created, ...existing].map(({ id }) => id).sort();
+      for (const report of reports) expect(ids(report)).toEqual(ids(reports[0]!));
+      expect(ids(reports[0]!).length).toBe(2);
+      expect(reports.flatMap(({ created }) => created).length).toBe(2);
       expect((await claim()).length).toBe(2);
     });
 
@@ -154,9 +138,104 @@ export function dispatchingConformance(create: CreateStore): void {
       await addWebhook();
       const only = await addWebhook({ types: ["order.sent"] });
       const message = messageOf(testEventId(new Uint8Array(16)), { type: "webhook.test" });
-      expect(await store.dispatch(message, { only: only.id })).toMatchObject([{ webhookId: only.id }]);
+      expect(await dispatch(message, only.id)).toMatchObject([{ webhookId: only.id }]);
       expect((await claim()).length).toBe(1);
-      expect(await store.dispatch(messageOf("x"), { only: "wh_none" as WebhookId })).toEqual([]);
+      expect(await store.dispatch(messageOf("x"), { only: "wh_none" as WebhookId })).toEqual(NOTHING);
+    });
+
+    it("to a webhook that is not active makes nothing, and an existing pair is returned", async () => {
+      const gone = await addGoneWebhook();
+      expect(await store.dispatch(messageOf("order:1"), { only: gone.id })).toEqual(NOTHING);
+      expect(await store.dispatch(messageOf("order:1"), {})).toEqual(NOTHING);
+      const report = await store.dispatch(messageOf(`gone:${gone.id}`), { only: gone.id });
+      expect(report).toMatchObject({ created: [], existing: [{ state: "failed" }], forgotten: [] });
+    });
+
+    it("of a type of the system reaches only webhooks that name it", async () => {
+      const named = await addWebhook({ types: ["webhook.disabled"] });
+      await addWebhook({ types: ["*"] });
+      const both = await addWebhook({ types: ["*", "webhook.disabled"] });
+      const made = await dispatch(messageOf("op:1", { type: "webhook.disabled" }));
+      expect(made.map(({ webhookId }) => webhookId)).toEqual([named.id, both.id]);
+      const like = await dispatch(messageOf("op:2", { type: "webhooks.disabled" }));
+      expect(like.length).toBe(2);
+    });
+
+    it("reaches a webhook with a filter where the data contain it", async () => {
+      const all = await addWebhook();
+      const filtered = await addWebhook({ filter: { pool: { id: 7 } } });
+      await addWebhook({ filter: { pool: { id: 7 } }, types: ["order.sent"] });
+      const takers = async (eventId: string, data: unknown) =>
+        (await dispatch(messageOf(eventId, { data }))).map(({ webhookId }) => webhookId);
+      expect(await takers("order:1", { pool: { id: 7, name: "a" }, more: [1] })).toEqual([
+        all.id,
+        filtered.id,
+      ]);
+      expect(await takers("order:2", { pool: { id: 8 } })).toEqual([all.id]);
+      expect(await takers("order:3", { id: 7 })).toEqual([all.id]);
+      expect(await takers("order:4", null)).toEqual([all.id]);
+    });
+  });
+
+  describe("a filter", () => {
+    // As PostgreSQL's jsonb @> has it, in every store.
+    const contained: readonly (readonly [boolean, JsonObject, unknown])[] = [
+      [true, { a: 1 }, { a: 1, b: 2 }],
+      [false, { a: 1 }, { a: 2 }],
+      [false, { a: 1 }, { b: 1 }],
+      [false, { a: 1 }, { a: "1" }],
+      [true, { a: 1 }, { a: 1.0 }],
+      [true, { a: 0.1 }, { a: 0.1 }],
+      [false, { a: 0.1 }, { a: 0.2 }],
+      [true, { a: null }, { a: null }],
+      [false, { a: null }, {}],
+      [true, { a: true }, { a: true }],
+      [false, { a: true }, { a: false }],
+      [false, { a: false }, { a: null }],
+      [true, { a: { b: { c: "x" } } }, { a: { b: { c: "x", d: 1 }, e: 2 }, f: 3 }],
+      [false, { a: { b: { c: "x" } } }, { a: { b: { d: "x" } } }],
+      [false, { a: { b: 1 } }, { a: [{ b: 1 }] }],
+      [true, { a: [1] }, { a: [3, 2, 1] }],
+      [true, { a: [1, 1] }, { a: [1] }],
+      [true, { a: [2, 1] }, { a: [1, 2] }],
+      [false, { a: [1, 4] }, { a: [1, 2] }],
+      [false, { a: [1] }, { a: 1 }],
+      [false, { a: 1 }, { a: [1] }],
+      [true, { a: [{ b: 1 }] }, { a: [{ b: 2 }, { b: 1, c: 3 }] }],
+      [false, { a: [{ b: 1, c: 2 }] }, { a: [{ b: 1 }, { c: 2 }] }],
+      [true, { a: [[1]] }, { a: [[2, 1]] }],
+      [false, { a: [[1, 2]] }, { a: [[1], [2]] }],
+      [true, { a: "ü\u{1f4e6}" }, { a: "ü\u{1f4e6}" }],
+      [false, { a: "A" }, { a: "a" }],
+      [true, { "a.b": 1 }, { "a.b": 1 }],
+      [false, { "a.b": 1 }, { a: { b: 1 } }],
+      [true, { a: "1" }, { a: 1n }],
+      [true, { a: { length: 2 } }, { a: { length: 2 } }],
+      [true, { "0": "x" }, { 0: "x" }],
+      [false, { "0": "x" }, ["x"]],
+      [true, { __proto__x: 1 }, { __proto__x: 1 }],
+      [true, { a: "x" }, { a: "x", n: "\0", s: "\ud800", t: "\\u0000" }],
+      [true, { t: "\\u0000" }, { a: "\0", t: "\\u0000" }],
+      [true, { t: "\\\\" }, { a: "\ud800\udc00\udc00", t: "\\\\" }],
+    ];
+    const cases = contained.map(
+      ([matches, filter, data]) =>
+        [matches ? "takes" : "leaves", inspect(data), inspect(filter), filter, data] as const,
+    );
+    test.each(cases)("%s %s by %s", async (decision, _data, _filter, filter, data) => {
+      await addWebhook({ filter });
+      expect((await dispatch(messageOf("order:1", { data }))).length).toBe(decision === "takes" ? 1 : 0);
+    });
+
+    it("decides for a fan-out and a catch-up alike", async () => {
+      await addWebhook({ filter: { n: 1 } });
+      await conforming.emit([1, 2, 3].map((n) => emitted(n)));
+      expect(await store.fanOut({ messages: 10, webhooks: 10 })).toEqual({ messages: 3, deliveries: 1 });
+      await addWebhook({ filter: { n: 2 } });
+      let caughtUp = 0;
+      for (let step = 0; step < 10; step++) caughtUp += (await store.catchUp(10)).deliveries;
+      expect(caughtUp).toBe(1);
+      expect((await claim()).length).toBe(2);
     });
   });
 
@@ -219,6 +298,15 @@ export function dispatchingConformance(create: CreateStore): void {
       expect((await store.catchUp(10)).deliveries).toBe(0);
     });
 
+    it("offers a type of the system only to a webhook that names it", async () => {
+      await addWebhook({ types: ["*"] });
+      const named = await addWebhook({ types: ["webhook.odd"] });
+      await conforming.emit([emitted(1, { type: "webhook.odd" })]);
+      expect(await store.fanOut({ messages: 10, webhooks: 10 })).toEqual({ messages: 1, deliveries: 1 });
+      for (let step = 0; step < 5; step++) expect((await store.catchUp(10)).deliveries).toBe(0);
+      expect(await claim()).toMatchObject([{ webhookId: named.id }]);
+    });
+
     it("gives a message no delivery when nobody wants it, and forgets it", async () => {
       await conforming.emit([emitted(1)]);
       expect(await store.fanOut({ messages: 10, webhooks: 10 })).toEqual({ messages: 1, deliveries: 0 });
@@ -264,99 +352,6 @@ export function dispatchingConformance(create: CreateStore): void {
         other.fanOut({ messages: 20, webhooks: 10 }),
       ]);
       expect((await claim()).length).toBe(20);
-    });
-  });
-
-  describe("redeliver", () => {
-    const ends: readonly (readonly [string, AttemptResult])[] = [
-      ["success", DELIVERED],
-      ["failed", REFUSED],
-      ["in_doubt", UNKNOWN],
-    ];
-    test.each(ends)("sends again what ended as %s, with the same ids and bytes", async (state, result) => {
-      const { id } = await deliver({ onUnknown: "hold" });
-      const first = await attempt();
-      await store.finish(first.fence, [{ id, result }]);
-      expect((await store.findDelivery(id))!.state).toBe(state);
-      expect(await store.redeliver(id)).toMatchObject({
-        id,
-        state: "pending",
-        attempts: 1,
-        nextAt: expect.any(Date),
-        finishedAt: null,
-      });
-      const second = await attempt();
-      expect(second).toMatchObject({ id, eventId: first.eventId, number: 2 });
-      expect(second.body.equals(first.body)).toBe(true);
-      expect(second.timestamp > first.timestamp).toBe(true);
-      await store.finish(second.fence, [{ id, result: DELIVERED }]);
-      expect((await store.findDelivery(id))!.state).toBe("success");
-    });
-
-    it("begins the schedule anew", async () => {
-      const { id } = await deliver();
-      const fail = async (): Promise<string[]> => {
-        const states: string[] = [];
-        for (let round = 0; round < 3; round++) {
-          states.push((await attemptWith(UNAVAILABLE)).state);
-          await conforming.makeDue(id);
-        }
-        return states;
-      };
-      expect(await fail()).toEqual(["pending", "pending", "failed"]);
-      await store.redeliver(id);
-      expect(await fail()).toEqual(["pending", "pending", "failed"]);
-      expect((await conforming.attempts(id)).map(({ number }) => number)).toEqual([1, 2, 3, 4, 5, 6]);
-    });
-
-    it("changes nothing about a delivery that is pending, claimed or being sent", async () => {
-      const { id } = await deliver();
-      const same = async (): Promise<void> => {
-        const before = await store.findDelivery(id);
-        expect(await store.redeliver(id)).toEqual(before);
-      };
-      await same();
-      const [claimed] = await claim();
-      await same();
-      expect((await store.recordAttempts(claimed!.fence, [id], LEASE_MS)).length).toBe(1);
-      await same();
-      expect(await claim()).toEqual([]);
-      await store.finish(claimed!.fence, [{ id, result: UNAVAILABLE }]);
-      await same();
-      expect(await claim()).toEqual([]);
-    });
-
-    it("twice at once sends once", async () => {
-      const { id } = await deliver();
-      await attemptWith(REFUSED);
-      const other = await conforming.open();
-      const again = await Promise.all([store, other, store, other].map((one) => one.redeliver(id)));
-      for (const delivery of again) expect(delivery).toMatchObject({ id, state: "pending" });
-      await attemptWith(DELIVERED);
-      expect(await claim()).toEqual([]);
-      expect((await conforming.attempts(id)).length).toBe(2);
-    });
-
-    it("at once with the outcome that ends it loses nothing", async () => {
-      const { id } = await deliver();
-      for (let round = 0; round < 10; round++) {
-        await conforming.makeDue(id);
-        const { fence } = await attempt();
-        const other = await conforming.open();
-        const [, after] = await Promise.all([
-          store.finish(fence, [{ id, result: REFUSED }]),
-          other.redeliver(id),
-        ]);
-        if (after!.state !== "pending") expect(await store.redeliver(id)).toMatchObject({ state: "pending" });
-      }
-      expect((await claim()).map((claimed) => claimed.id)).toEqual([id]);
-    });
-
-    it("of a delivery that is not there returns nothing", async () => {
-      for (const id of ["dlv_999999999", "dlv_", "evt_1", "dlv_1; drop", "dlv_99999999999999999999999"]) {
-        expect(await store.redeliver(id as DeliveryId)).toBe(undefined);
-        expect(await store.findDelivery(id as DeliveryId)).toBe(undefined);
-      }
     });
   });
 }
