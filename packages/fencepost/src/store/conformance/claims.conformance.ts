@@ -353,6 +353,17 @@ export function claimsConformance(create: CreateStore): void {
       expect((await claim({ only: ids[3]! })).length).toBe(1);
     });
 
+    it("has one that is redelivered wait for the one after it that is under way", async () => {
+      const { ids } = await deliverInOrder(2);
+      await attemptWith(DELIVERED);
+      const second = await attempt();
+      await store.redeliver(ids[0]!);
+      expect(await claim()).toEqual([]);
+      expect(await claim({ only: ids[0]! })).toEqual([]);
+      await store.finish(second.fence, [ended(second, UNAVAILABLE)]);
+      expect(await claim()).toMatchObject([{ id: ids[0] }]);
+    });
+
     it("waits behind one in doubt", async () => {
       const { webhook, ids } = await deliverInOrder(2);
       await store.updateWebhook(webhook.id, { onUnknown: "ask" });

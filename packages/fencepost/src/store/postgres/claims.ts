@@ -23,7 +23,8 @@ const MAX_TIMESTAMP_LEAD_S = 60;
  * for a webhook that is not active, is never looked at. ORDER BY and LIMIT in both look-ups keep them on the index
  * whatever the statistics say. now() and not clock_timestamp(): an index serves only what is stable.
  *
- * Of a strict webhook only its head is looked at, the delivery with the lowest position that has not succeeded.
+ * Of a strict webhook only its head is looked at, the delivery with the lowest position that has not succeeded; and not
+ * while one that was behind it when it was redelivered is under way.
  *
  * What a limit allows is counted in the snapshot of the statement. `free_at` moves with each claim, so where the
  * locked row has another one, somebody has claimed since, and the webhook is left for the next time.
@@ -33,8 +34,8 @@ function claimStatement({ only }: { readonly only: boolean }): string {
   return `
     WITH ready AS MATERIALIZED (
       SELECT w.id, substring(w.url FROM '^[^/]+//[^/]+') AS origin, w.rate_per_second AS rate,
-             w.max_in_flight IS NOT NULL AS capped, pace.free_at, pace.allowed, head.id AS head,
-             head.next_at AS head_at
+             w.max_in_flight IS NOT NULL OR w.ordering = 'strict' AS capped, pace.free_at, pace.allowed,
+             head.id AS head, head.next_at AS head_at
       FROM fencepost.webhooks w
       CROSS JOIN LATERAL (
         SELECT FROM fencepost.delivery_queue q
@@ -50,6 +51,10 @@ function claimStatement({ only }: { readonly only: boolean }): string {
         JOIN fencepost.delivery_queue q ON q.delivery_id = d.id
         WHERE ${free} AND NOT EXISTS (SELECT FROM fencepost.catch_ups c WHERE c.webhook_id = w.id)
           AND NOT EXISTS (SELECT FROM fencepost.outbox o WHERE o.position < d.strict_position)
+          AND NOT EXISTS (
+            SELECT FROM fencepost.delivery_queue q
+            WHERE q.webhook_id = w.id AND q.capped AND q.next_at > now()
+          )
       ) head ON true
       LEFT JOIN LATERAL (
         SELECT p.free_at,

@@ -87,7 +87,7 @@ CREATE INDEX deliveries_in_doubt ON fencepost.deliveries (webhook_id, id) WHERE 
 
 ALTER TABLE fencepost.delivery_queue
   ADD COLUMN asking boolean NOT NULL DEFAULT false, -- in doubt, and its endpoint is to be asked
-  ADD COLUMN capped boolean NOT NULL DEFAULT false; -- claimed from a webhook that limits how many are
+  ADD COLUMN capped boolean NOT NULL DEFAULT false; -- claimed from a webhook that limits how many are, or a strict one
 CREATE INDEX delivery_queue_capped ON fencepost.delivery_queue (webhook_id, next_at) WHERE capped;
 
 -- ── upkeep ──────────────────────────────────────────────────────────────────────────────────────────────
