@@ -170,6 +170,8 @@ export function createDispatcher<Tx>(options: DispatcherOptions<Tx>): Dispatcher
     },
     async sendTest(webhookId, eventId = testEventId(randomBytes(16))) {
       const webhook = await getWebhook(webhookId);
+      // Before the message is stored: what is refused leaves nothing behind.
+      if (!webhook.active) throw new InactiveWebhookError(webhookId, webhook.disabledReason);
       const data = { webhook_id: webhook.id };
       const message = buildMessage({
         eventId,
