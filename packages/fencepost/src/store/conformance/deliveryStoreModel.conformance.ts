@@ -1,25 +1,29 @@
 // biome-ignore-all lint/style/noNonNullAssertion: this is test code
 // A store against a model of it: statements in any order, most of them twice, under fences old and new.
+import type { EventId } from "@fencepost/token";
 import fc from "fast-check";
 import { expect } from "vitest";
 import type { Message } from "../../message/payload.ts";
-import { decideOutcome } from "../decideDelivery.ts";
+import { decideOutcome, type NextStep } from "../decideDelivery.ts";
 import type {
   AttemptResult,
+  ClaimedDelivery,
   DeliveryId,
   DeliveryState,
   DeliveryStore,
-  OnUnknown,
-  WebhookId,
+  Resolution,
 } from "../deliveryStore.ts";
+import type { NewWebhook, WebhookId } from "../webhook.ts";
 import { type ConformingStore, type CreateStore, emittedMessage, messageOf } from "./conformingStore.ts";
+import { HOUR_MS, LEASE_MS, RETRY_SCHEDULE_MS, webhookOf } from "./deliverySteps.ts";
 
-const RETRY_SCHEDULE_MS = [3_600_000, 3_600_000];
-const LEASE_MS = 3_600_000;
-const WEBHOOKS: readonly { readonly id: WebhookId; readonly onUnknown: OnUnknown }[] = [
-  { id: "wh_a" as WebhookId, onUnknown: "resend" },
-  { id: "wh_b" as WebhookId, onUnknown: "hold" },
+const WEBHOOKS: readonly NewWebhook[] = [
+  webhookOf("wh_a"),
+  webhookOf("wh_b", { onUnknown: "hold" }),
+  webhookOf("wh_c", { onUnknown: "ask" }),
+  webhookOf("wh_d", { ordering: "strict" }),
 ];
+const STRICT = "wh_d" as WebhookId;
 const DISPATCHED = ["order:1", "order:2"].map((id) => messageOf(id));
 const EMITTED = [1, 2, 3].map((n) => emittedMessage(n));
 
@@ -30,23 +34,40 @@ const RESULTS: readonly (readonly [AttemptResult["outcome"], number | null])[] =
   ["not_sent", null],
   ["unknown", null],
 ];
+const ANSWERS: readonly NextStep[] = [
+  { state: "success" },
+  { state: "pending", delayMs: 0 },
+  { state: "in_doubt", askInMs: HOUR_MS },
+  { state: "in_doubt", askInMs: null },
+  { state: "failed", disableWebhook: false },
+];
+const RESOLUTIONS: readonly Resolution[] = ["delivered", "resend", "skip"];
 
 interface ModelDelivery {
-  readonly onUnknown: OnUnknown;
+  readonly webhook: NewWebhook;
+  readonly eventId: EventId;
   state: DeliveryState;
   attempts: number;
   tries: number;
   /** Of the claim that holds it. */
   fence: bigint | null;
   attempted: boolean;
+  asking: boolean;
   due: boolean;
+  /** Under strict order: those behind it wait. */
+  blocks: boolean;
 }
 
 interface Model {
   readonly deliveries: Map<DeliveryId, ModelDelivery>;
-  /** Messages whose deliveries may be there, and those whose deliveries must be. */
-  readonly offered: Set<string>;
-  readonly complete: Set<string>;
+  /** Messages on record, in the order in which they were made. */
+  readonly messages: Set<EventId>;
+  /** Messages whose deliveries must be there, but for those that were pruned. */
+  readonly complete: Set<EventId>;
+  /** `event id webhook id` of deliveries that are gone, and must not come back. */
+  readonly pruned: Set<string>;
+  /** Nothing waits for a fan-out: what a strict webhook gets next is known. */
+  offered: boolean;
   /** Every claim ever made: workers do not know that theirs is lost. */
   readonly claims: { readonly id: DeliveryId; readonly fence: bigint }[];
 }
@@ -56,40 +77,47 @@ type Command = fc.AsyncCommand<Model, ConformingStore>;
 /** Runs sequences of commands against new stores. Throws with the seed and the shortest failing sequence. */
 export async function checkAgainstModel(create: CreateStore): Promise<void> {
   const index = fc.nat({ max: 30 });
+  const finishing = fc
+    .tuple(index, fc.constantFrom(...RESULTS))
+    .map(([i, [outcome, status]]) => finish(i, outcome, status));
   const commands = fc.commands(
     [
       fc.constantFrom(...DISPATCHED).map(dispatch),
       fc.constantFrom(...EMITTED).map(emit),
       fc.constant(fanOut()),
       fc.constant(drainOutbox()),
-      fc.integer({ min: 1, max: 5 }).map(claim),
-      fc.tuple(index).map(([i]) => record(i)),
-      fc.tuple(index).map(([i]) => record(i)),
-      fc
-        .tuple(index, fc.constantFrom(...RESULTS))
-        .map(([i, [outcome, status]]) => finish(i, outcome, status)),
-      fc
-        .tuple(index, fc.constantFrom(...RESULTS))
-        .map(([i, [outcome, status]]) => finish(i, outcome, status)),
+      fc.integer({ min: 1, max: 9 }).map(claim),
+      fc.integer({ min: 1, max: 9 }).map(claim),
+      index.map((i) => record(i)),
+      index.map((i) => record(i)),
+      finishing,
+      finishing,
+      fc.tuple(index, fc.constantFrom(...ANSWERS)).map(([i, next]) => settle(i, next)),
       index.map(release),
       index.map(makeDue),
       index.map(makeDue),
       index.map(redeliver),
+      fc.tuple(index, fc.constantFrom(...RESOLUTIONS)).map(([i, resolution]) => resolve(i, resolution)),
+      fc.constant(prune()),
     ],
     { maxCommands: 60, size: "max" },
   );
   const property = fc.asyncProperty(commands, async (sequence) => {
     const real = await create({ retryScheduleMs: RETRY_SCHEDULE_MS });
-    for (const [i, webhook] of WEBHOOKS.entries()) {
-      const secrets = [`whsec_${Buffer.alloc(32, i).toString("base64")}`];
-      const url = `https://customer.example/${i}`;
-      await real.store.addWebhook({ ...webhook, url, types: ["*"], secrets, description: "" });
-    }
-    const model: Model = { deliveries: new Map(), offered: new Set(), complete: new Set(), claims: [] };
+    for (const webhook of WEBHOOKS) await real.store.addWebhook(webhook);
+    await real.store.catchUp(1);
+    const model: Model = {
+      deliveries: new Map(),
+      messages: new Set(),
+      complete: new Set(),
+      pruned: new Set(),
+      offered: true,
+      claims: [],
+    };
     await fc.asyncModelRun(() => ({ model, real }), sequence);
     await checkAttempts(model, real);
   });
-  await fc.assert(property, { numRuns: 15, endOnFailure: true });
+  await fc.assert(property, { numRuns: 10, endOnFailure: true });
 }
 
 /** A command that is followed by a comparison of every row. */
@@ -108,19 +136,28 @@ function command(
   };
 }
 
+const pairOf = (eventId: EventId, webhookId: WebhookId): string => `${eventId} ${webhookId}`;
+
 function dispatch(message: Message): Command {
   return command(`dispatch ${message.eventId}, twice`, async (model, store) => {
-    model.offered.add(message.eventId);
-    model.complete.add(message.eventId);
+    const { eventId } = message;
+    model.messages.add(eventId);
+    model.complete.add(eventId);
     const first = await store.dispatch(message, {});
-    expect(first.map(({ webhookId }) => webhookId)).toEqual(WEBHOOKS.map(({ id }) => id));
-    expect(await store.dispatch(message, {})).toEqual(first);
+    const isPruned = ({ id }: NewWebhook): boolean => model.pruned.has(pairOf(eventId, id));
+    expect(first.forgotten).toEqual(WEBHOOKS.filter(isPruned).map(({ id }) => id));
+    const there = [...first.created, ...first.existing].map(({ webhookId }) => webhookId).sort();
+    expect(there).toEqual(WEBHOOKS.filter((webhook) => !isPruned(webhook)).map(({ id }) => id));
+    const second = await store.dispatch(message, {});
+    expect(second).toMatchObject({ created: [], forgotten: first.forgotten });
+    expect(second.existing.map(({ webhookId }) => webhookId).sort()).toEqual(there);
   });
 }
 
 function emit(message: Message): Command {
   return command(`emit ${message.eventId}, twice`, async (model, _store, real) => {
-    model.offered.add(message.eventId);
+    if (!model.messages.has(message.eventId)) model.offered = false;
+    model.messages.add(message.eventId);
     await real.emit([message]);
     await real.emit([message]);
   });
@@ -136,34 +173,59 @@ function drainOutbox(): Command {
   return command("fan out to the end, and catch up", async (model, store) => {
     while ((await store.fanOut({ messages: 2, webhooks: 1 })).messages > 0);
     while ((await store.catchUp(2)).messages > 0);
-    for (const eventId of model.offered) model.complete.add(eventId);
+    model.offered = true;
+    for (const eventId of model.messages) model.complete.add(eventId);
   });
+}
+
+/** The delivery of the strict webhook that may be sent, if it is not behind something that waits for its fan-out. */
+function headOf(model: Model): ModelDelivery | undefined {
+  const blocking = [...model.deliveries.values()].filter(({ blocks }) => blocks);
+  const order = [...model.messages];
+  return blocking.sort((a, b) => order.indexOf(a.eventId) - order.indexOf(b.eventId))[0];
 }
 
 function claim(limit: number): Command {
   return command(`claim ${limit}`, async (model, store) => {
     const claims = await store.claim({ limit, perOrigin: 100, skipOrigins: [], leaseMs: LEASE_MS });
-    const due = [...model.deliveries.values()].filter((delivery) => delivery.due).length;
-    expect(claims.length).toBe(Math.min(limit, due));
-    for (const { id, fence, interrupted } of claims) {
-      const delivery = model.deliveries.get(id)!;
-      expect(delivery.due).toBe(true);
-      expect(interrupted).toBe(delivery.attempted);
-      expect(model.claims.some((claimed) => claimed.id === id && claimed.fence === fence)).toBe(false);
-      Object.assign(delivery, { fence, due: false });
-      model.claims.push({ id, fence });
-    }
+    const free = [...model.deliveries.values()].filter(
+      ({ due, webhook }) => due && webhook.id !== STRICT,
+    ).length;
+    const head = headOf(model);
+    const strict = head?.due ? 1 : 0;
+    expect(claims.length).toBeLessThanOrEqual(Math.min(limit, free + strict));
+    expect(claims.length).toBeGreaterThanOrEqual(Math.min(limit, free + (model.offered ? strict : 0)));
+    for (const claimed of claims) expectClaimed(model, claimed, head);
   });
 }
 
-/** A command of a worker that holds the i-th claim, or held it once. */
+function expectClaimed(
+  model: Model,
+  { id, fence, interrupted, asking }: ClaimedDelivery,
+  head: ModelDelivery | undefined,
+): void {
+  const delivery = model.deliveries.get(id)!;
+  expect({ id, due: delivery.due, interrupted, asking }).toEqual({
+    id,
+    due: true,
+    interrupted: delivery.attempted,
+    asking: delivery.asking,
+  });
+  if (delivery.webhook.id === STRICT) expect(delivery).toBe(head);
+  expect(model.claims.some((earlier) => earlier.id === id && earlier.fence === fence)).toBe(false);
+  Object.assign(delivery, { fence, due: false });
+  model.claims.push({ id, fence });
+}
+
+/** What is tried under one of the claims that were ever made, the latest ones first. */
 function workerCommand(
   name: string,
   i: number,
   run: (worker: {
     readonly id: DeliveryId;
     readonly fence: bigint;
-    readonly delivery: ModelDelivery;
+    /** Undefined: it was pruned. */
+    readonly delivery: ModelDelivery | undefined;
     readonly store: DeliveryStore;
   }) => Promise<void>,
 ): Command {
@@ -171,7 +233,7 @@ function workerCommand(
     `${name} by claim ${i}`,
     async (model, store) => {
       const { id, fence } = model.claims.at(-1 - (i % model.claims.length))!;
-      await run({ id, fence, delivery: model.deliveries.get(id)!, store });
+      await run({ id, fence, delivery: model.deliveries.get(id), store });
     },
     (model) => model.claims.length > 0,
   );
@@ -179,9 +241,11 @@ function workerCommand(
 
 function record(i: number): Command {
   return workerCommand("record, twice,", i, async ({ id, fence, delivery, store }) => {
-    const may = delivery.fence === fence && !delivery.attempted;
+    const may = delivery?.fence === fence && !delivery.attempted && !delivery.asking;
     const recorded = await store.recordAttempts(fence, [id], LEASE_MS);
-    expect(recorded.map(({ number }) => number)).toEqual(may ? [delivery.attempts + 1] : []);
+    expect(recorded.map(({ number, tries }) => [number, tries])).toEqual(
+      may ? [[delivery.attempts + 1, delivery.tries + 1]] : [],
+    );
     expect(await store.recordAttempts(fence, [id], LEASE_MS)).toEqual([]);
     if (!may) return;
     Object.assign(delivery, { state: "sending", attempted: true, due: false });
@@ -190,27 +254,53 @@ function record(i: number): Command {
   });
 }
 
+/** What a step makes of a delivery that is claimed. */
+function follow(delivery: ModelDelivery, next: NextStep): void {
+  const { state } = next;
+  const asked = state === "in_doubt" && next.askInMs !== null;
+  const delay = state === "pending" ? next.delayMs : asked ? next.askInMs : null;
+  Object.assign(delivery, { state, fence: null, attempted: false, asking: asked, due: delay === 0 });
+  if (state === "success") delivery.blocks = false;
+}
+
 function finish(i: number, outcome: AttemptResult["outcome"], status: number | null): Command {
   const result: AttemptResult = { outcome, status, error: null, response: null, retryAfterMs: null };
   return workerCommand(`finish ${outcome} ${status}, twice,`, i, async ({ id, fence, delivery, store }) => {
-    const may = delivery.fence === fence && delivery.attempted;
-    const policy = { onUnknown: delivery.onUnknown, retryScheduleMs: RETRY_SCHEDULE_MS };
-    const { state } = decideOutcome(result, delivery.tries, policy, 0);
+    const may = delivery?.fence === fence && delivery.attempted;
+    const { onUnknown, retryOn, jitter } = delivery?.webhook ?? WEBHOOKS[0]!;
+    const policy = { onUnknown, retryOn, jitter, retryScheduleMs: RETRY_SCHEDULE_MS };
+    const next = decideOutcome(result, delivery?.tries ?? 1, policy, 0);
     const stale = { recorded: [], stale: [id] };
-    expect(await store.finish(fence, [{ id, result }])).toEqual(
-      may ? { recorded: [{ id, state }], stale: [] } : stale,
+    expect(await store.finish(fence, [{ id, result, next }])).toEqual(
+      may ? { recorded: [{ id, state: next.state }], stale: [] } : stale,
     );
-    expect(await store.finish(fence, [{ id, result }])).toEqual(stale);
-    if (may) Object.assign(delivery, { state, fence: null, attempted: false, due: false });
-    else if (delivery.fence === fence) Object.assign(delivery, { fence: null, due: true });
+    expect(await store.finish(fence, [{ id, result, next }])).toEqual(stale);
+    if (may) follow(delivery, next);
+    else if (delivery?.fence === fence) Object.assign(delivery, { fence: null, due: true });
   });
+}
+
+function settle(i: number, next: NextStep): Command {
+  return workerCommand(
+    `settle ${JSON.stringify(next)}, twice,`,
+    i,
+    async ({ id, fence, delivery, store }) => {
+      const may = delivery?.fence === fence && delivery.asking;
+      const stale = { recorded: [], stale: [id] };
+      expect(await store.settle(fence, [{ id, next, error: null }])).toEqual(
+        may ? { recorded: [{ id, state: next.state }], stale: [] } : stale,
+      );
+      expect(await store.settle(fence, [{ id, next, error: null }])).toEqual(stale);
+      if (may) follow(delivery, next);
+    },
+  );
 }
 
 function release(i: number): Command {
   return workerCommand("release, twice,", i, async ({ id, fence, delivery, store }) => {
     await store.release(fence, [id]);
     await store.release(fence, [id]);
-    if (delivery.fence === fence && !delivery.attempted) Object.assign(delivery, { fence: null, due: true });
+    if (delivery?.fence === fence && !delivery.attempted) Object.assign(delivery, { fence: null, due: true });
   });
 }
 
@@ -233,16 +323,55 @@ function deliveryCommand(
 function makeDue(i: number): Command {
   return deliveryCommand("end the wait of", i, async (id, delivery, real) => {
     await real.makeDue(id);
-    if (!hasEnded(delivery)) delivery.due = true;
+    if (!hasEnded(delivery) || delivery.asking) delivery.due = true;
   });
+}
+
+/** Pending anew: whoever had a claim has lost it. */
+function begin(delivery: ModelDelivery): void {
+  const blocks = delivery.webhook.id === STRICT;
+  Object.assign(delivery, { state: "pending", tries: 0, fence: null, asking: false, due: true, blocks });
 }
 
 function redeliver(i: number): Command {
   return deliveryCommand("redeliver, twice,", i, async (id, delivery, { store }) => {
-    if (hasEnded(delivery)) Object.assign(delivery, { state: "pending", tries: 0, due: true });
+    if (hasEnded(delivery)) begin(delivery);
     const again = await store.redeliver(id);
     expect(again).toMatchObject({ id, state: delivery.state });
     expect(await store.redeliver(id)).toEqual(again);
+  });
+}
+
+function resolve(i: number, resolution: Resolution): Command {
+  return deliveryCommand(`resolve as ${resolution}, twice,`, i, async (id, delivery, { store }) => {
+    if (delivery.state === "failed" || delivery.state === "in_doubt") {
+      if (resolution === "resend") begin(delivery);
+      else {
+        const state = resolution === "delivered" ? "success" : "failed";
+        Object.assign(delivery, { state, fence: null, asking: false, due: false, blocks: false });
+      }
+    }
+    expect(await store.resolve(id, resolution)).toMatchObject({ id, state: delivery.state });
+    expect(await store.resolve(id, resolution)).toMatchObject({ id, state: delivery.state });
+  });
+}
+
+function prune(): Command {
+  return command("prune, twice", async (model, store) => {
+    const before = new Date(Date.now() + HOUR_MS);
+    // A message may be looked at before the last delivery that refers to it has gone.
+    for (let round = 0; round < 2; round++) while (!(await store.prune({ before, limit: 3 })).done);
+    for (const [id, { state, blocks, eventId, webhook }] of [...model.deliveries]) {
+      if (blocks || (state !== "success" && state !== "failed")) continue;
+      model.deliveries.delete(id);
+      model.pruned.add(pairOf(eventId, webhook.id));
+    }
+    for (const { eventId } of DISPATCHED) {
+      if ([...model.deliveries.values()].some((delivery) => delivery.eventId === eventId)) continue;
+      model.messages.delete(eventId);
+      model.complete.delete(eventId);
+      for (const { id } of WEBHOOKS) model.pruned.delete(pairOf(eventId, id));
+    }
   });
 }
 
@@ -253,21 +382,39 @@ function hasEnded({ state }: ModelDelivery): boolean {
 /** One row a pair, each as the model has it. A row that a fan-out has just made is taken into the model. */
 async function checkRows(model: Model, real: ConformingStore): Promise<void> {
   const rows = await real.deliveries();
-  const pairs = rows.map(({ eventId, webhookId }) => `${eventId} ${webhookId}`);
+  const pairs = rows.map(({ eventId, webhookId }) => pairOf(eventId, webhookId));
   expect(new Set(pairs).size).toBe(pairs.length);
   for (const eventId of model.complete) {
-    for (const { id } of WEBHOOKS) expect(pairs).toContain(`${eventId} ${id}`);
+    for (const { id } of WEBHOOKS) {
+      const pair = pairOf(eventId, id);
+      expect({ pair, isThere: pairs.includes(pair) }).toEqual({ pair, isThere: !model.pruned.has(pair) });
+    }
   }
   for (const { id, eventId, webhookId, state, attempts } of rows) {
     if (!model.deliveries.has(id)) {
-      expect(model.offered).toContain(eventId);
-      const { onUnknown } = WEBHOOKS.find((webhook) => webhook.id === webhookId)!;
-      const fresh = { attempts: 0, tries: 0, fence: null, attempted: false, due: true } as const;
-      model.deliveries.set(id, { onUnknown, state: "pending", ...fresh });
+      expect(model.messages).toContain(eventId);
+      expect(model.pruned).not.toContain(pairOf(eventId, webhookId));
+      const webhook = WEBHOOKS.find((one) => one.id === webhookId)!;
+      const fresh = {
+        attempts: 0,
+        tries: 0,
+        fence: null,
+        attempted: false,
+        asking: false,
+        due: true,
+      } as const;
+      model.deliveries.set(id, {
+        webhook,
+        eventId,
+        state: "pending",
+        blocks: webhookId === STRICT,
+        ...fresh,
+      });
     }
     const expected = model.deliveries.get(id)!;
     expect({ id, state, attempts }).toEqual({ id, state: expected.state, attempts: expected.attempts });
   }
+  expect(rows.length).toBe(model.deliveries.size);
 }
 
 /** Attempts are numbered without a hole, each later than the one before, and only the last may be under way. */
