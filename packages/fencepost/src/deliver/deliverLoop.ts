@@ -27,8 +27,8 @@ export interface DeliverOptions extends AddressRuleOptions {
   /** How long a claim is held, in milliseconds: the time-out and 15,000 unless given. */
   readonly leaseMs?: number;
   /**
-   * Deliveries that the loop holds at once, over all webhooks; 256 unless given. An origin that hangs takes twice its
-   * connections of them, and from so many on the others wait for its time-outs.
+   * Deliveries that the loop holds at once, over all webhooks; 2,048 unless given. An origin that hangs takes up to
+   * 9 times its connections of them, and from so many on the others wait for its time-outs.
    */
   readonly maxInFlight?: number;
   /** Requests under way at once to one origin; 16 unless given. */
@@ -54,6 +54,11 @@ export interface Deliverer extends Loop {
 
 /** A claim must outlive its attempt by this much, in milliseconds: for recording, and for clocks that differ. */
 const LEASE_MARGIN_MS = 5_000;
+
+/** Deliveries of one claim, at the most. */
+const MAX_CLAIMED = 256;
+/** Claims that one statement brings for each connection to an origin, so that it need not run for every few. */
+const WAITING_PER_CONNECTION = 8;
 
 const NOT_RECORDED: AttemptResult = {
   outcome: "not_sent",
@@ -101,15 +106,15 @@ export function startDeliverLoop(options: DeliverOptions): Deliverer {
  * Claims what is due, puts each attempt on record just before its bytes leave, sends it, and records what came
  * of it. Any number may run at once. `stop()` gives back what was not attempted and waits for what was.
  *
- * Each origin has a lane: as many requests as it has connections, and no more claims than that waiting behind
- * them. So one that hangs fills its lane and nothing else. While a claim is held its lease is lengthened.
+ * Each origin has a lane: as many requests as it has connections, and a few claims for each of them waiting behind.
+ * So one that hangs fills its lane and nothing else. While a claim is held its lease is lengthened.
  */
 export function createDeliverer(options: DeliverOptions): Deliverer {
   const {
     store,
     log,
     timeoutMs = 20_000,
-    maxInFlight = 256,
+    maxInFlight = 2_048,
     connectionsPerOrigin = 16,
     pollMs = 500,
     random = Math.random,
@@ -118,6 +123,7 @@ export function createDeliverer(options: DeliverOptions): Deliverer {
   const leaseMs = options.leaseMs ?? timeoutMs + 15_000;
   if (leaseMs < timeoutMs + LEASE_MARGIN_MS) throw new LeaseTooShortError(leaseMs, timeoutMs);
 
+  const waitingPerOrigin = WAITING_PER_CONNECTION * connectionsPerOrigin;
   const sender = createSender({
     timeoutMs,
     connectionsPerOrigin,
@@ -135,12 +141,21 @@ export function createDeliverer(options: DeliverOptions): Deliverer {
   async function step(): Promise<StepResult> {
     const limit = maxInFlight - held.size;
     if (limit <= 0) return "idle";
-    const skipOrigins = [...lanes.values()]
-      .filter((lane) => lane.waiting.length > 0)
-      .map(({ origin }) => origin);
-    const claims = await store.claim({ limit, perOrigin: connectionsPerOrigin, skipOrigins, leaseMs });
+    const skipOrigins = [...lanes.values()].filter(isFull).map(({ origin }) => origin);
+    const options = {
+      limit: Math.min(limit, MAX_CLAIMED),
+      perOrigin: waitingPerOrigin,
+      skipOrigins,
+      leaseMs,
+    };
+    const claims = await store.claim(options);
     take(claims);
     return claims.length === 0 ? "idle" : "progress";
+  }
+
+  /** Enough waits for its connections. */
+  function isFull({ waiting }: Lane): boolean {
+    return waiting.length > waitingPerOrigin / 4;
   }
 
   /** Holds what one claim brought. */
@@ -168,7 +183,9 @@ export function createDeliverer(options: DeliverOptions): Deliverer {
     if (lane.pumping) return;
     lane.pumping = true;
     while (!stopped && lane.waiting.length > 0 && lane.busy < connectionsPerOrigin) {
+      const wasFull = isFull(lane);
       const group = takeGroup(lane.waiting, connectionsPerOrigin - lane.busy);
+      if (wasFull && !isFull(lane)) loop?.wake();
       if (group[0]?.asking) void ask(lane, group);
       else await attempt(lane, group);
     }
@@ -239,9 +256,11 @@ export function createDeliverer(options: DeliverOptions): Deliverer {
   }
 
   function drop(item: Held, recorded: boolean): void {
+    const hadRoom = held.size < maxInFlight;
     held.delete(item);
     item.onEnd?.(recorded);
-    loop?.wake();
+    // There may be more for it: a strict webhook, for one, has its next delivery due only now.
+    if (!hadRoom || !lanes.get(item.origin)?.waiting.length) loop?.wake();
   }
 
   /** Gives back claims of one fence. */

@@ -19,9 +19,10 @@ import { rowId } from "./deliveryRows.ts";
 const MAX_TIMESTAMP_LEAD_S = 60;
 
 /**
- * Webhooks that have something due, in an order drawn anew each time, then their rows: what is not due, and what waits
- * for a webhook that is not active, is never looked at. ORDER BY and LIMIT in both look-ups keep them on the index
- * whatever the statistics say. now() and not clock_timestamp(): an index serves only what is stable.
+ * Webhooks that have something due, as many as a claim can use, going round from where the claim before this one
+ * ended; then their rows. What is not due, and what waits for a webhook that is not active, is never looked at. ORDER
+ * BY and LIMIT in the look-ups keep them on the index whatever the statistics say. now() and not clock_timestamp(): an
+ * index serves only what is stable.
  *
  * Of a strict webhook only its head is looked at, the delivery with the lowest position that has not succeeded; and not
  * while one that was behind it when it was redelivered is under way.
@@ -31,50 +32,54 @@ const MAX_TIMESTAMP_LEAD_S = 60;
  */
 function claimStatement({ only }: { readonly only: boolean }): string {
   const free = only ? "(q.fence IS NULL OR q.next_at <= now())" : "q.next_at <= now()";
-  return `
-    WITH ready AS MATERIALIZED (
-      SELECT w.id, substring(w.url FROM '^[^/]+//[^/]+') AS origin, w.rate_per_second AS rate,
-             w.max_in_flight IS NOT NULL OR w.ordering = 'strict' AS capped, pace.free_at, pace.allowed,
-             head.id AS head, head.next_at AS head_at
-      FROM fencepost.webhooks w
+  const ready = (part: number, range: string): string => `(
+      SELECT ${part} AS part, w.id, w.origin, w.rate, w.capped, pace.free_at, pace.allowed, head.id AS head,
+             head.next_at AS head_at
+      FROM (
+        SELECT id, substring(url FROM '^[^/]+//[^/]+') AS origin, ordering = 'strict' AS strict, max_in_flight,
+               rate_per_second AS rate, max_in_flight IS NOT NULL OR ordering = 'strict' AS capped
+        FROM fencepost.webhooks WHERE active AND deleted_at IS NULL AND ${range} ORDER BY id
+      ) w
       CROSS JOIN LATERAL (
         SELECT FROM fencepost.delivery_queue q
         WHERE q.webhook_id = w.id AND ${only ? "q.delivery_id = $5" : `${free} ORDER BY q.next_at LIMIT 1`}
       ) has_due
       LEFT JOIN LATERAL (
-        SELECT d.id, q.next_at
-        FROM (
-          SELECT id, strict_position FROM fencepost.deliveries d
-          WHERE w.ordering = 'strict' AND d.webhook_id = w.id AND d.strict_position IS NOT NULL
-          ORDER BY d.strict_position LIMIT 1
-        ) d
-        JOIN fencepost.delivery_queue q ON q.delivery_id = d.id
-        WHERE ${free} AND NOT EXISTS (SELECT FROM fencepost.catch_ups c WHERE c.webhook_id = w.id)
-          AND NOT EXISTS (SELECT FROM fencepost.outbox o WHERE o.position < d.strict_position)
-          AND NOT EXISTS (
-            SELECT FROM fencepost.delivery_queue q
-            WHERE q.webhook_id = w.id AND q.capped AND q.next_at > now()
-          )
+        SELECT d.id, (SELECT q.next_at FROM fencepost.delivery_queue q WHERE q.delivery_id = d.id AND ${free}) AS next_at,
+               d.strict_position
+        FROM fencepost.deliveries d
+        WHERE w.strict AND d.webhook_id = w.id AND d.strict_position IS NOT NULL
+        ORDER BY d.strict_position LIMIT 1
       ) head ON true
       LEFT JOIN LATERAL (
         SELECT p.free_at,
                least(
-                 floor((greatest(1, 1 / w.rate_per_second) - extract(epoch FROM greatest(p.free_at, now()) - now()))
-                       * w.rate_per_second + 1e-6),
+                 floor((greatest(1, 1 / w.rate) - extract(epoch FROM greatest(p.free_at, now()) - now())) * w.rate + 1e-6),
                  CASE WHEN w.max_in_flight IS NOT NULL THEN w.max_in_flight - (
                    SELECT count(*) FROM fencepost.delivery_queue q
                    WHERE q.webhook_id = w.id AND q.capped AND q.next_at > now()
                  ) END
                ) AS allowed
-        FROM fencepost.webhook_pace p
-        WHERE p.webhook_id = w.id AND (w.rate_per_second IS NOT NULL OR w.max_in_flight IS NOT NULL)
+        FROM fencepost.webhook_pace p WHERE p.webhook_id = w.id AND (w.rate IS NOT NULL OR w.max_in_flight IS NOT NULL)
+        OFFSET 0
       ) pace ON true
-      WHERE w.active AND w.deleted_at IS NULL AND coalesce(pace.allowed, 1) >= 1
-        AND (w.ordering <> 'strict' OR head.id ${only ? "= $5" : "IS NOT NULL"})
+      WHERE w.origin <> ALL($3) AND coalesce(pace.allowed, 1) >= 1
+        AND (NOT w.strict OR head.next_at IS NOT NULL ${only ? "AND head.id = $5" : ""}
+             AND NOT EXISTS (SELECT FROM fencepost.catch_ups c WHERE c.webhook_id = w.id)
+             AND NOT EXISTS (SELECT FROM fencepost.outbox o WHERE o.position < head.strict_position)
+             AND NOT EXISTS (
+               SELECT FROM fencepost.delivery_queue q WHERE q.webhook_id = w.id AND q.capped AND q.next_at > now()
+             ))
+      ORDER BY w.id LIMIT ${LANES_PER_CLAIM} * $1
+    )`;
+  return `
+    WITH ready AS MATERIALIZED (
+      SELECT * FROM (${only ? ready(1, "true") : `${ready(1, "id > $5")} UNION ALL ${ready(2, "id <= $5")}`}) r
+      LIMIT ${LANES_PER_CLAIM} * $1
     ), lanes AS MATERIALIZED (
       SELECT ready.*, count(*) OVER (PARTITION BY origin) AS sharing,
-             row_number() OVER (PARTITION BY origin ORDER BY random()) AS place
-      FROM ready WHERE origin <> ALL($3)
+             row_number() OVER (PARTITION BY origin ORDER BY part, id) AS place
+      FROM ready
     ), paced AS MATERIALIZED (
       SELECT p.webhook_id, p.free_at FROM lanes JOIN fencepost.webhook_pace p ON p.webhook_id = lanes.id
       WHERE lanes.place <= $2 AND lanes.allowed IS NOT NULL
@@ -84,7 +89,7 @@ function claimStatement({ only }: { readonly only: boolean }): string {
       FROM (
         SELECT lanes.* FROM lanes LEFT JOIN paced ON paced.webhook_id = lanes.id
         WHERE lanes.place <= $2 AND (lanes.allowed IS NULL OR paced.free_at = lanes.free_at)
-        ORDER BY random()
+        ORDER BY lanes.part, lanes.id
       ) lane
       CROSS JOIN LATERAL (
         SELECT q.delivery_id, q.attempted, q.asking FROM fencepost.delivery_queue q
@@ -114,17 +119,21 @@ function claimStatement({ only }: { readonly only: boolean }): string {
               due.attempted AS interrupted, due.asking`;
 }
 
+/** Webhooks looked at for each delivery that a claim may take: some share an origin, some are locked by another. */
+const LANES_PER_CLAIM = 2;
 const CLAIM_DUE = claimStatement({ only: false });
 const CLAIM_ONE = claimStatement({ only: true });
 
+/** `after`: the round of the webhooks begins behind this one. */
 export async function claim(
-  db: Queryable,
+  database: Database,
   { limit, perOrigin, skipOrigins, leaseMs, only }: ClaimOptions,
+  after: string,
 ): Promise<readonly ClaimedDelivery[]> {
   const { rows } =
     only === undefined
-      ? await db.query<ClaimedDelivery>(CLAIM_DUE, [limit, perOrigin, skipOrigins, leaseMs])
-      : await db.query<ClaimedDelivery>(CLAIM_ONE, [1, 1, [], leaseMs, rowId(only)]);
+      ? await database.hot<ClaimedDelivery>(CLAIM_DUE, [limit, perOrigin, skipOrigins, leaseMs, after])
+      : await database.query<ClaimedDelivery>(CLAIM_ONE, [1, 1, [], leaseMs, rowId(only)]);
   return rows;
 }
 
@@ -150,14 +159,14 @@ function targetOf({ policy, ...target }: TargetRow, retryScheduleMs: readonly nu
 }
 
 export async function recordAttempts(
-  db: Queryable,
+  database: Database,
   fence: bigint,
   ids: readonly DeliveryId[],
   leaseMs: number,
   retryScheduleMs: readonly number[],
 ): Promise<readonly RecordedAttempt[]> {
   // What is the same for all deliveries of a webhook comes with one of them.
-  const { rows } = await db.query<
+  const { rows } = await database.hot<
     Omit<RecordedAttempt, keyof Target | "fence"> & { readonly target: TargetRow | null }
   >(
     `WITH mine AS MATERIALIZED (
@@ -231,7 +240,7 @@ export async function finish(
   fence: bigint,
   attempts: readonly FinishedAttempt[],
 ): Promise<FinishReport> {
-  const recorded = await writeOutcomes(database, fence, attempts);
+  const recorded = await writeOutcomes({ query: database.hot }, fence, attempts);
   const missing = without(attempts, recorded);
   if (missing.length === 0) return { recorded, stale: [] };
   // Taken, or the record of the attempt was still under way: its locks are waited for, and what it left is read anew.

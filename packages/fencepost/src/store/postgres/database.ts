@@ -1,3 +1,4 @@
+import { createHash } from "node:crypto";
 import pg from "pg";
 import { CommitBecameRollbackError, ConnectionLostError, DatabaseUnreachableError } from "./errors.ts";
 
@@ -14,6 +15,8 @@ export type DatabaseClient = pg.ClientBase;
 /** The pool of one process. */
 export interface Database extends Queryable {
   readonly url: string;
+  /** {@link Queryable.query} for a statement that runs often: each connection plans it once. */
+  hot: Queryable["query"];
   /**
    * Runs `work` in one transaction; commits, or rolls back when it throws. Throws {@link ConnectionLostError} when
    * the connection broke in it, and {@link CommitBecameRollbackError} when `work` swallowed an SQL error.
@@ -46,13 +49,26 @@ export function openDatabase(url: string, { maxConnections = 10 }: DatabaseOptio
     types,
   });
   pool.on("error", () => {}); // an idle connection that broke; the next statement opens another
+  const query: Queryable["query"] = async (text, values) => {
+    try {
+      return await pool.query(text, values === undefined ? undefined : [...values]);
+    } catch (error) {
+      throw named(error, url);
+    }
+  };
+  let canPrepare = true;
   return {
     url,
-    async query(text, values) {
+    query,
+    async hot(text, values = []) {
+      if (!canPrepare) return query(text, values);
       try {
-        return await pool.query(text, values === undefined ? undefined : [...values]);
+        return await pool.query({ name: preparedName(text), text, values: [...values] });
       } catch (error) {
-        throw named(error, url);
+        if (!UNPREPARED_CODES.has((error as { code?: string }).code ?? "")) throw named(error, url);
+        // A pooler between us gives each statement another connection, and does not know what was prepared where.
+        canPrepare = false;
+        return query(text, values);
       }
     },
     async transaction(work) {
@@ -82,6 +98,19 @@ export function openDatabase(url: string, { maxConnections = 10 }: DatabaseOptio
     },
     close: () => pool.end(),
   };
+}
+
+/** No such prepared statement, or one of that name is there already: neither has run anything. */
+const UNPREPARED_CODES = new Set(["26000", "42P05"]);
+const preparedNames = new Map<string, string>();
+
+/** Two versions of a statement have two names, also behind a pooler. There are as many as hot statements. */
+function preparedName(text: string): string {
+  const known = preparedNames.get(text);
+  if (known !== undefined) return known;
+  const name = `fencepost_${createHash("sha256").update(text).digest("hex").slice(0, 16)}`;
+  preparedNames.set(text, name);
+  return name;
 }
 
 /** A COMMIT of a transaction in which an SQL error was swallowed is answered with ROLLBACK, without an error. */

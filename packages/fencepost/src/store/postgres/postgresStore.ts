@@ -1,7 +1,8 @@
+import { randomBytes } from "node:crypto";
 import { RETRY_SCHEDULE_MS } from "../decideDelivery.ts";
 import type { DeliveryStore } from "../deliveryStore.ts";
 import { claim, extend, finish, recordAttempts, release, review, settle } from "./claims.ts";
-import type { Database, Queryable } from "./database.ts";
+import type { Database } from "./database.ts";
 import {
   deliveriesOf,
   findDelivery,
@@ -11,6 +12,7 @@ import {
   resolve,
 } from "./deliveryRows.ts";
 import { catchUp, dispatch, fanOut, replay } from "./dispatching.ts";
+import { type PostgresTransaction, queryableOf } from "./transactions.ts";
 import { endDeleted, listUntold, markTold, prune } from "./upkeep.ts";
 import {
   activateWebhook,
@@ -28,11 +30,16 @@ export interface PostgresStoreOptions {
   readonly retryScheduleMs?: readonly number[];
 }
 
-/** The delivery store in PostgreSQL. `tx` of `dispatch` is a client of the caller's, inside its transaction. */
+/**
+ * The delivery store in PostgreSQL. `tx` of `dispatch` is the caller's own transaction: a client of `pg` on which `BEGIN`
+ * has run, or the `tx` of Drizzle or Prisma.
+ */
 export function postgresStore(
   database: Database,
   { retryScheduleMs = RETRY_SCHEDULE_MS }: PostgresStoreOptions = {},
-): DeliveryStore<Queryable> {
+): DeliveryStore<PostgresTransaction> {
+  // Each store goes round the webhooks on its own, from a place of its own.
+  let lastWebhook = `wh_${randomBytes(12).toString("hex")}`;
   return {
     addWebhook: (webhook) => database.transaction((client) => addWebhook(client, webhook)),
     findWebhook: (id) => findWebhook(database, id),
@@ -44,12 +51,18 @@ export function postgresStore(
     deleteWebhook: (id) => deleteWebhook(database, id),
 
     dispatch: (message, { only, tx }) =>
-      tx ? dispatch(tx, message, only) : database.transaction((client) => dispatch(client, message, only)),
+      tx
+        ? dispatch(queryableOf(tx), message, only)
+        : database.transaction((client) => dispatch(client, message, only)),
     fanOut: (limits) => fanOut(database, limits),
     catchUp: (limit) => database.transaction((client) => catchUp(client, limit)),
     replay: (id, page) => database.transaction((client) => replay(client, id, page)),
 
-    claim: (options) => claim(database, options),
+    async claim(options) {
+      const claimed = await claim(database, options, lastWebhook);
+      lastWebhook = claimed.at(-1)?.webhookId ?? lastWebhook;
+      return claimed;
+    },
     recordAttempts: (fence, ids, leaseMs) => recordAttempts(database, fence, ids, leaseMs, retryScheduleMs),
     review: (fence, ids) => review(database, fence, ids, retryScheduleMs),
     finish: (fence, attempts) => finish(database, fence, attempts),
