@@ -52,18 +52,38 @@ export async function dispatch(
      UNION ALL SELECT webhook_id, true FROM missing WHERE forgotten ORDER BY webhook_id`,
     [message.eventId, only ?? null, fresh.has(message.eventId)],
   );
-  // A statement of its own: the one above cannot see the pairs that another caller made first.
-  const { rows: deliveries } = await db.query<Delivery>(
-    `SELECT ${DELIVERY_COLUMNS} FROM fencepost.deliveries d
-     WHERE d.event_id = $1 AND ($2::text IS NULL OR d.webhook_id = $2) ORDER BY d.webhook_id`,
-    [message.eventId, only ?? null],
-  );
+  const deliveries = await readPairs(db, message.eventId, only);
   const made = new Set(decided.flatMap((row) => (row.forgotten ? [] : [row.webhook_id])));
   return {
     created: deliveries.filter(({ webhookId }) => made.has(webhookId)),
     existing: deliveries.filter(({ webhookId }) => !made.has(webhookId)),
     forgotten: decided.flatMap((row) => (row.forgotten ? [row.webhook_id] : [])),
   };
+}
+
+/** A statement of its own: the one that makes pairs cannot see those that another caller made first. */
+async function readPairs(
+  db: Queryable,
+  eventId: EventId,
+  only: WebhookId | undefined,
+): Promise<readonly Delivery[]> {
+  // As text: in a transaction of the caller's, times are what its own parsers make of them.
+  const { rows } = await db.query<{ deliveries: string }>(
+    `SELECT coalesce(json_agg(pair), '[]')::text AS deliveries FROM (
+       SELECT ${DELIVERY_COLUMNS} FROM fencepost.deliveries d
+       WHERE d.event_id = $1 AND ($2::text IS NULL OR d.webhook_id = $2) ORDER BY d.webhook_id
+     ) pair`,
+    [eventId, only ?? null],
+  );
+  const asDate = (text: string | null): Date | null => (text === null ? null : new Date(text));
+  const pairs = JSON.parse(rows[0]?.deliveries ?? "[]") as (Delivery &
+    Record<"nextAt" | "finishedAt", string | null>)[];
+  return pairs.map((pair) => ({
+    ...pair,
+    nextAt: asDate(pair.nextAt),
+    createdAt: new Date(pair.createdAt),
+    finishedAt: asDate(pair.finishedAt),
+  }));
 }
 
 export async function fanOut(

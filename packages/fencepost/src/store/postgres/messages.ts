@@ -97,10 +97,11 @@ async function readContentHashes(
   { keep }: { readonly keep: boolean },
 ): Promise<ReadonlyMap<EventId, Buffer>> {
   if (eventIds.length === 0) return new Map();
-  const { rows } = await db.query<{ event_id: EventId; content_hash: Buffer }>(
-    `SELECT event_id, content_hash FROM fencepost.messages WHERE event_id = ANY($1)
+  const { rows } = await db.query<{ event_id: EventId; content_hash: string }>(
+    `SELECT event_id, encode(content_hash, 'hex') AS content_hash FROM fencepost.messages
+     WHERE event_id = ANY($1::text[])
      ORDER BY event_id ${keep ? "FOR KEY SHARE" : ""}`,
     [eventIds],
   );
-  return new Map(rows.map((row) => [row.event_id, row.content_hash]));
+  return new Map(rows.map((row) => [row.event_id, Buffer.from(row.content_hash, "hex")]));
 }
