@@ -161,7 +161,7 @@ test("a message carries the id and the token of its event, and waits in the outb
   await db.run(line.projection);
   const rows = await db.rows(
     `SELECT event_id, token, type, state FROM fencepost.outbox JOIN fencepost.messages USING (event_id)
-     WHERE projection = $1 ORDER BY id`,
+     WHERE projection = $1 ORDER BY outbox.position`,
     [line.name],
   );
   const type = `${line.name}.added`;

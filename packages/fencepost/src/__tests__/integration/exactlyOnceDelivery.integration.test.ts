@@ -98,8 +98,8 @@ async function readAgain({ database, chain }: Line, random: Random): Promise<voi
 /** messages → dispatch, deliveries → deliver: rows that were handled are offered again, in another order. */
 async function offerAgain({ database }: Line): Promise<void> {
   await database.query(
-    `INSERT INTO fencepost.outbox (event_id)
-     SELECT event_id FROM fencepost.messages WHERE state = 'emitted' ORDER BY random() LIMIT 30
+    `INSERT INTO fencepost.outbox (position, event_id)
+     SELECT position, event_id FROM fencepost.messages WHERE state = 'emitted' ORDER BY random() LIMIT 30
      ON CONFLICT (event_id) DO NOTHING`,
   );
   await database.query(

@@ -36,14 +36,14 @@ async function stored(): Promise<string> {
     `SELECT concat(
        (SELECT string_agg(m::text, '|' ORDER BY event_id) FROM fencepost.messages m), ' / ',
        (SELECT string_agg(b::text, '|' ORDER BY event_id) FROM fencepost.message_bodies b), ' / ',
-       (SELECT string_agg(o::text, '|' ORDER BY id) FROM fencepost.outbox o)) AS all`,
+       (SELECT string_agg(o::text, '|' ORDER BY position) FROM fencepost.outbox o)) AS all`,
   );
   return rows[0]?.all ?? "";
 }
 
 async function outbox(): Promise<string[]> {
   const { rows } = await database.query<{ event_id: string }>(
-    "SELECT event_id FROM fencepost.outbox ORDER BY id",
+    "SELECT event_id FROM fencepost.outbox ORDER BY position",
   );
   return rows.map((row) => row.event_id);
 }

@@ -8,25 +8,19 @@ import { createTestDatabase, type TestDatabase } from "../../__tests__/support/t
 import { waitUntil } from "../../__tests__/support/waitUntil.ts";
 import type { Message } from "../../message/payload.ts";
 import { emittedMessage, messageOf } from "../conformance/conformingStore.ts";
-import type { AttemptResult, ClaimedDelivery, DeliveryStore, WebhookId } from "../deliveryStore.ts";
-import { type Database, openDatabase, type Queryable } from "./database.ts";
-import { postgresStore } from "./postgresStore.ts";
+import { DELIVERED, EVERYTHING, ended, LEASE_MS, resultOf, webhookOf } from "../conformance/deliverySteps.ts";
+import type { ClaimedDelivery, Delivery, DeliveryStore, DispatchReport } from "../deliveryStore.ts";
+import type { NewWebhook, WebhookId } from "../webhook.ts";
+import { type Database, openDatabase } from "./database.ts";
 import { insertMessages } from "./messages.ts";
 import { migrate } from "./migrate.ts";
-
-const LEASE_MS = 3_600_000;
-const DELIVERED: AttemptResult = {
-  outcome: "delivered",
-  status: 200,
-  error: null,
-  response: "",
-  retryAfterMs: null,
-};
+import { postgresStore } from "./postgresStore.ts";
+import type { PostgresTransaction } from "./transactions.ts";
 
 let testDatabase: TestDatabase;
 let url: string;
 let database: Database;
-let store: DeliveryStore<Queryable>;
+let store: DeliveryStore<PostgresTransaction>;
 beforeAll(async () => {
   testDatabase = await createTestDatabase();
   ({ url } = testDatabase);
@@ -45,15 +39,23 @@ afterEach(async () => {
   await emptyDeliveryTables(database);
 });
 
-async function addWebhook(name: string, target = `https://${name}.example/`): Promise<WebhookId> {
-  const id = `wh_${name}` as WebhookId;
-  const secrets = [`whsec_${Buffer.alloc(32, 1).toString("base64")}`];
-  await store.addWebhook({ id, url: target, types: ["*"], secrets, description: "", onUnknown: "resend" });
+async function addWebhook(name: string, overrides: Partial<NewWebhook> = {}): Promise<WebhookId> {
+  const { id } = await store.addWebhook(webhookOf(`wh_${name}`, overrides));
   return id;
 }
 
+/** The deliveries that a dispatch makes. */
+async function dispatch(message: Message, options: { readonly tx?: PostgresTransaction } = {}) {
+  return (await store.dispatch(message, options)).created;
+}
+
+/** The pairs of a message, new or not. */
+function pairsOf({ created, existing }: DispatchReport): readonly Delivery[] {
+  return [...created, ...existing];
+}
+
 function claim(): Promise<readonly ClaimedDelivery[]> {
-  return store.claim({ limit: 1_000, perOrigin: 1_000, skipOrigins: [], leaseMs: LEASE_MS });
+  return store.claim(EVERYTHING);
 }
 
 async function emit(messages: readonly Message[]): Promise<void> {
@@ -92,7 +94,7 @@ describe("two dispatches of one event id that are both in the middle", () => {
     const both = Promise.all([1, 2].map(() => store.dispatch(messageOf("order:1"), {})));
     await held.waitForHeld(2);
     await held.open();
-    const [one, two] = await both;
+    const [one, two] = (await both).map(pairsOf);
     expect(one!.length).toBe(1);
     expect(two).toEqual(one);
     expect((await claim()).length).toBe(1);
@@ -105,7 +107,9 @@ describe("two dispatches of one event id that are both in the middle", () => {
     const three = Promise.all([1, 2, 3].map(() => store.dispatch(messageOf("order:1"), {})));
     await held.waitForHeld(3);
     await held.open();
-    const [one, two, last] = await three;
+    const reports = await three;
+    expect(reports.flatMap(({ created }) => created).length).toBe(1);
+    const [one, two, last] = reports.map(pairsOf);
     expect(one!.length).toBe(1);
     expect([two, last]).toEqual([one, one]);
     expect((await claim()).length).toBe(1);
@@ -119,7 +123,7 @@ describe("two dispatches of one event id that are both in the middle", () => {
     await held.waitForHeld(1);
     await held.killHeld();
     await dead;
-    const living = store.dispatch(messageOf("order:1"), {});
+    const living = dispatch(messageOf("order:1"));
     await held.waitForHeld(1);
     await held.open();
     expect((await living).length).toBe(1);
@@ -134,7 +138,7 @@ describe("a dispatch in the caller's own transaction", () => {
     await client.query("CREATE TABLE orders (id text)");
     await client.query("BEGIN");
     await client.query("INSERT INTO orders VALUES ('1')");
-    const inside = await store.dispatch(messageOf("order:1"), { tx: client });
+    const inside = await dispatch(messageOf("order:1"), { tx: client });
     expect(inside).toMatchObject([{ eventId: "order:1", state: "pending" }]);
     expect(await store.findDelivery(inside[0]!.id)).toBe(undefined);
     expect(await claim()).toEqual([]);
@@ -152,7 +156,7 @@ describe("a dispatch in the caller's own transaction", () => {
     for (const table of ["messages", "message_bodies", "deliveries", "delivery_queue"]) {
       expect((await database.query(`SELECT FROM fencepost.${table}`)).rows.length).toBe(0);
     }
-    expect((await store.dispatch(messageOf("order:1", { data: { total: 2 } }), {})).length).toBe(1);
+    expect((await dispatch(messageOf("order:1", { data: { total: 2 } }))).length).toBe(1);
   });
 
   it("leaves it usable when the content is another one", async () => {
@@ -172,7 +176,7 @@ describe("a dispatch in the caller's own transaction", () => {
     const client = await openClient();
     await client.query("BEGIN");
     await store.dispatch(messageOf("order:1"), { tx: client });
-    const waiting = store.dispatch(messageOf("order:1"), {});
+    const waiting = dispatch(messageOf("order:1"));
     await waitForHeld(database, 1);
     await client.query("ROLLBACK");
     expect((await waiting).length).toBe(1);
@@ -196,7 +200,7 @@ describe("a connection that is cut at COMMIT", () => {
       const count = arrives ? 1 : 0;
       await waitUntil(async () => (await pairs()).length === count, { what: "the server has decided" });
       expect((await database.query("SELECT FROM fencepost.delivery_queue")).rows.length).toBe(count);
-      expect((await postgresStore(through).dispatch(messageOf("order:1"), {})).length).toBe(1);
+      expect(pairsOf(await postgresStore(through).dispatch(messageOf("order:1"), {})).length).toBe(1);
       expect((await claim()).length).toBe(1);
     });
   }
@@ -266,7 +270,7 @@ describe("of two that race for one claim, with the loser waiting for the lock of
   }
   it("one records an attempt", async () => {
     await addWebhook("a");
-    const [made] = await store.dispatch(messageOf("order:1"), {});
+    const [made] = await dispatch(messageOf("order:1"));
     const [held] = await claim();
     const locker = await lockRow();
     const both = Promise.all([1, 2].map(() => store.recordAttempts(held!.fence, [made!.id], LEASE_MS)));
@@ -283,11 +287,11 @@ describe("of two that race for one claim, with the loser waiting for the lock of
     const claims = await claim();
     const { fence } = claims[0]!;
     const [attempted, waiting] = claims.map(({ id }) => id);
-    await store.recordAttempts(fence, [attempted!], LEASE_MS);
+    const [recorded] = await store.recordAttempts(fence, [attempted!], LEASE_MS);
     const taker = await lockRow();
     await taker.query("UPDATE fencepost.delivery_queue SET fence = nextval('fencepost.delivery_fence')");
     const recording = store.recordAttempts(fence, [waiting!], LEASE_MS);
-    const finishing = store.finish(fence, [{ id: attempted!, result: DELIVERED }]);
+    const finishing = store.finish(fence, [ended(recorded!, DELIVERED)]);
     const releasing = store.release(fence, [waiting!]);
     await waitForHeld(database, 3);
     await taker.query("COMMIT");
@@ -302,13 +306,14 @@ describe("of two that race for one claim, with the loser waiting for the lock of
 
   it("an outcome that overtakes the record of its attempt is that of this attempt", async () => {
     await addWebhook("a");
-    const [made] = await store.dispatch(messageOf("order:1"), {});
+    const [made] = await dispatch(messageOf("order:1"));
     const [held] = await claim();
     const locker = await lockRow();
     const recording = store.recordAttempts(held!.fence, [made!.id], LEASE_MS);
     await waitForHeld(database, 1);
-    const result = { ...DELIVERED, outcome: "not_sent", status: null } as const;
-    const finishing = store.finish(held!.fence, [{ id: made!.id, result }]);
+    const result = resultOf("not_sent");
+    const next = { state: "pending", delayMs: LEASE_MS } as const;
+    const finishing = store.finish(held!.fence, [{ id: made!.id, result, next }]);
     await waitForHeld(database, 2);
     await locker.query("COMMIT");
     expect((await recording).length).toBe(1);
@@ -318,10 +323,10 @@ describe("of two that race for one claim, with the loser waiting for the lock of
 
   it("a person who redelivers loses nothing to a worker that gives back a row offered by mistake", async () => {
     await addWebhook("a");
-    const [made] = await store.dispatch(messageOf("order:1"), {});
+    const [made] = await dispatch(messageOf("order:1"));
     const [first] = await claim();
-    await store.recordAttempts(first!.fence, [made!.id], LEASE_MS);
-    await store.finish(first!.fence, [{ id: made!.id, result: DELIVERED }]);
+    const [recorded] = await store.recordAttempts(first!.fence, [made!.id], LEASE_MS);
+    await store.finish(first!.fence, [ended(recorded!, DELIVERED)]);
     await database.query(
       "INSERT INTO fencepost.delivery_queue SELECT id, webhook_id, now() FROM fencepost.deliveries",
     );
@@ -340,10 +345,10 @@ describe("of two that race for one claim, with the loser waiting for the lock of
 
 it("gives back a row of a delivery that has ended by taking it away", async () => {
   await addWebhook("a");
-  const [made] = await store.dispatch(messageOf("order:1"), {});
+  const [made] = await dispatch(messageOf("order:1"));
   const [first] = await claim();
-  await store.recordAttempts(first!.fence, [made!.id], LEASE_MS);
-  await store.finish(first!.fence, [{ id: made!.id, result: DELIVERED }]);
+  const [recorded] = await store.recordAttempts(first!.fence, [made!.id], LEASE_MS);
+  await store.finish(first!.fence, [ended(recorded!, DELIVERED)]);
   await database.query(
     "INSERT INTO fencepost.delivery_queue SELECT id, webhook_id, now() FROM fencepost.deliveries",
   );
@@ -363,33 +368,22 @@ it("has no new webhook wait behind others that have nothing to catch up on", asy
   expect(await store.catchUp(10)).toEqual({ messages: 1, deliveries: 1 });
 });
 
-it("attempts an older delivery with the url and secrets that its webhook has now", async () => {
-  await addWebhook("a");
-  const [made] = await store.dispatch(messageOf("order:1"), {});
-  const [held] = await claim();
-  await database.query("UPDATE fencepost.webhooks SET url = 'https://new.example/', secrets = '{whsec_b}'");
-  const [attempt] = await store.recordAttempts(held!.fence, [made!.id], LEASE_MS);
-  expect(attempt).toMatchObject({ url: "https://new.example/", secrets: ["whsec_b"] });
-});
-
 describe("the pages that a claim reads", () => {
   const WEBHOOKS = 200;
 
   /** Claims ten deliveries, each of another webhook, and returns the pages that the statement touched. */
   async function pagesOfClaim(): Promise<number> {
     let pages = 0;
-    const explaining: Database = {
-      ...database,
-      async query(text, values) {
-        const { rows } = await database.query<{ "QUERY PLAN": readonly [{ Plan: Record<string, number> }] }>(
-          `EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) ${text}`,
-          values,
-        );
-        const { Plan: plan } = rows[0]!["QUERY PLAN"][0];
-        pages = plan["Shared Hit Blocks"]! + plan["Shared Read Blocks"]!;
-        return { rows: [], rowCount: 0 };
-      },
+    const explain: Database["query"] = async (text, values) => {
+      const { rows } = await database.query<{ "QUERY PLAN": readonly [{ Plan: Record<string, number> }] }>(
+        `EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) ${text}`,
+        values,
+      );
+      const { Plan: plan } = rows[0]!["QUERY PLAN"][0];
+      pages = plan["Shared Hit Blocks"]! + plan["Shared Read Blocks"]!;
+      return { rows: [], rowCount: 0 };
     };
+    const explaining: Database = { ...database, query: explain, hot: explain };
     const options = { limit: 10, perOrigin: 1, skipOrigins: [], leaseMs: LEASE_MS };
     await postgresStore(explaining).claim(options);
     return pages;
@@ -410,10 +404,10 @@ describe("the pages that a claim reads", () => {
     await database.query("CREATE SEQUENCE IF NOT EXISTS waiting_ids START 1000000");
     await database.query(
       `INSERT INTO fencepost.webhooks (id, url, types, secrets)
-       SELECT 'wh_' || i, 'https://' || i || '.example/', '{*}', '{}' FROM generate_series(0, ${WEBHOOKS - 1}) i`,
+       SELECT 'wh_' || i, 'https://' || i || '.example/', '{*}', '[]' FROM generate_series(0, ${WEBHOOKS - 1}) i`,
     );
     await database.query(
-      "INSERT INTO fencepost.webhooks (id, url, types, secrets, active) VALUES ('wh_off', 'https://off.example/', '{*}', '{}', false)",
+      "INSERT INTO fencepost.webhooks (id, url, types, secrets, active) VALUES ('wh_off', 'https://off.example/', '{*}', '[]', false)",
     );
     await store.dispatch(messageOf("order:1"), {});
     await insertWaiting(2_000);
