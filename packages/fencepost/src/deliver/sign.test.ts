@@ -1,4 +1,4 @@
-import { generateKeyPairSync, type KeyObject, randomBytes } from "node:crypto";
+import { generateKeyPairSync, randomBytes } from "node:crypto";
 import { verifyWebhook } from "@fencepost/receiver";
 import { asCallerEventId, asToken, type EventId } from "@fencepost/token";
 import fc from "fast-check";
@@ -16,16 +16,15 @@ type Attempt = Parameters<typeof attemptHeaders>[0];
 /** A new ed25519 key, as the sender and as the receiver has it. */
 function newKeys(): { readonly secret: string; readonly publicKey: string } {
   const { privateKey, publicKey } = generateKeyPairSync("ed25519");
-  const bytes = (key: KeyObject, format: { type: "pkcs8" | "spki" }): Buffer =>
-    key.export({ ...format, format: "der" } as never).subarray(-32) as unknown as Buffer;
-  const [own, open] = [bytes(privateKey, { type: "pkcs8" }), bytes(publicKey, { type: "spki" })];
+  const own = privateKey.export({ type: "pkcs8", format: "der" }).subarray(-32);
+  const open = publicKey.export({ type: "spki", format: "der" }).subarray(-32);
   return {
     secret: `whsk_${Buffer.concat([own, open]).toString("base64")}`,
     publicKey: `whpk_${open.toString("base64")}`,
   };
 }
 
-function attemptOf(overrides: Partial<RecordedAttempt> = {}): Attempt {
+function attemptOf(overrides: Partial<RecordedAttempt> = {}): Attempt & { readonly body: Buffer } {
   const eventId = asCallerEventId("order:42~a");
   const occurredAt = "2026-06-19T00:21:26Z";
   const { body } = buildMessage({ eventId, type: "order.paid", token: TOKEN, occurredAt, data: { n: 1n } });
