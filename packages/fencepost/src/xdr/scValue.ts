@@ -21,6 +21,12 @@ export type ScValue =
   /** Errors and ledger internals: their SEP-51 JSON. */
   | { readonly type: "other"; readonly value: string };
 
+/** Topics and value of an event, with their types. */
+export interface DecodedEvent {
+  readonly topics: readonly ScValue[];
+  readonly value: ScValue;
+}
+
 /** What a handler gets: plain JavaScript values. */
 export type NativeValue =
   | boolean
