@@ -1,6 +1,7 @@
 import { scv } from "@fencepost/simulator";
 import { expect, test } from "vitest";
 import { z } from "zod";
+import { rawEvent } from "../xdr/eventReader.ts";
 import { type ContractInput, defineContract, type EventShapes } from "./contract.ts";
 
 const ID = scv.contractId("pool");
@@ -20,6 +21,20 @@ test("takes a schema alone, or with names for topics and value", () => {
   expect(defineContract({ id: ID, startLedger: 1, events: { transfer: shape } }).events.transfer).toBe(shape);
 });
 
+test("takes an event that is read by a function of its own", () => {
+  const swap = rawEvent();
+  expect(defineContract({ id: ID, startLedger: 1, events: { "pool:swap": swap } }).events["pool:swap"]).toBe(
+    swap,
+  );
+});
+
+test("a contract may be declared again from another, with more events or another start", () => {
+  const pool = defineContract({ id: ID, startLedger: 1, events });
+  const more = defineContract({ ...pool, startLedger: 9, events: { ...pool.events, swap: rawEvent() } });
+  expect(more).toMatchObject({ id: ID, startLedger: 9 });
+  expect(Object.keys(more.events)).toEqual(["locked", "swap"]);
+});
+
 const schema = z.object({});
 test.each<[string, Partial<Record<keyof ContractInput<EventShapes>, unknown>>, RegExp]>([
   ["an id that is no contract", { id: scv.accountId("alice") }, /contract id is C and 55 .*"G/],
@@ -32,6 +47,7 @@ test.each<[string, Partial<Record<keyof ContractInput<EventShapes>, unknown>>, R
   ["no events", { events: {} }, /declares no events/],
   ["missing events", { events: undefined }, /declares no events/],
   ["an event without a schema", { events: { locked: {} } }, /Event "locked" of C\S+ has no schema/],
+  ["a reader that is no function", { events: { locked: { read: "it" } } }, /has no schema/],
   [
     "one name for two parts of an event",
     { events: { moved: { topics: ["who", "who"], schema } } },

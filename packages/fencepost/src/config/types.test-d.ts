@@ -4,6 +4,9 @@ import { pgTable, text } from "drizzle-orm/pg-core";
 import { expectTypeOf } from "vitest";
 import { z } from "zod";
 import { defineConfig, defineContract, defineProjection, i128, stellarRpc } from "../index.ts";
+import { rawEvent } from "../xdr/eventReader.ts";
+import type { DecodedEvent } from "../xdr/scValue.ts";
+import { specEvent } from "../xdr/specEvent.ts";
 
 const pool = defineContract({
   id: "C…",
@@ -54,6 +57,34 @@ defineProjection({
     },
   },
 });
+
+const generated = defineContract({
+  id: "C…",
+  startLedger: "oldest",
+  events: {
+    swap: rawEvent(),
+    "pool:burn": specEvent<{ readonly amount: bigint } | { readonly token_id: number }>([]),
+  },
+});
+const generatedStart = { ...start, contracts: { generated } };
+defineProjection({
+  ...generatedStart,
+  on: {
+    "generated:swap": ({ event }) => {
+      expectTypeOf(event.data).toEqualTypeOf<DecodedEvent>();
+    },
+    "generated:pool:burn": ({ event }) => {
+      expectTypeOf(event.name).toEqualTypeOf<"pool:burn">();
+      if ("amount" in event.data) expectTypeOf(event.data.amount).toEqualTypeOf<bigint>();
+      // @ts-expect-error only one of the forms has it
+      event.data.token_id;
+    },
+  },
+});
+// @ts-expect-error the event has two fixed topics
+defineProjection({ ...generatedStart, on: { "generated:pool": () => {} } });
+// @ts-expect-error what reads nothing
+defineContract({ id: "C…", startLedger: 1, events: { swap: { read: 5 } } });
 
 const projection = defineProjection({ ...start, on: { "claims:claimed": () => {} } });
 defineConfig({

@@ -4,7 +4,7 @@ import type { DatabaseClient } from "../store/postgres/database.ts";
 import { insertMessages } from "../store/postgres/messages.ts";
 import { insertMisfits, type ProjectionRow, type StoredEvent } from "../store/postgres/projections.ts";
 import { type Decoder, UndecodableValueError } from "../xdr/decode.ts";
-import { decodeEvent, eventName, projectedEvent, readData } from "./decodeEvent.ts";
+import { declaredName, decodeEvent, projectedEvent, readData } from "./decodeEvent.ts";
 import { type Emission, emittedMessages } from "./emitted.ts";
 import { TooManyMessagesError, UnawaitedWorkError } from "./errors.ts";
 import { handlerDatabase } from "./handlerDatabase.ts";
@@ -93,10 +93,11 @@ async function handleEvent(
   const [alias, { events: shapes }] = contract;
   let handler = alias;
   try {
-    const name = eventName(event, decoder);
-    const shape = name !== null && Object.hasOwn(shapes, name) ? shapes[name] : undefined;
+    const name = declaredName(event, shapes, decoder);
+    if (name === null) return NOTHING;
+    const shape = shapes[name];
     const run = projection.on[`${alias}:${name}`];
-    if (name === null || !shape || !run) return NOTHING;
+    if (!shape || !run) return NOTHING;
     handler = `${alias}:${name}`;
     const decoded = decodeEvent(event, decoder);
     const read = await readData(shape, decoded);

@@ -1,9 +1,17 @@
 import { scv } from "@fencepost/simulator";
 import { expect, test } from "vitest";
 import { z } from "zod";
-import type { EventShape } from "../config/contract.ts";
+import type { SchemaShape } from "../config/contract.ts";
 import { loadDecoder } from "../xdr/decode.ts";
-import { decodeEvent, describeIssues, eventName, readData, schemaInput } from "./decodeEvent.ts";
+import { rawEvent } from "../xdr/eventReader.ts";
+import {
+  declaredName,
+  decodeEvent,
+  describeIssues,
+  eventName,
+  readData,
+  schemaInput,
+} from "./decodeEvent.ts";
 
 const decoder = await loadDecoder();
 const alice = scv.accountId("alice");
@@ -11,7 +19,7 @@ const bob = scv.accountId("bob");
 
 /** What the schema of a shape is given for an event. */
 function input(
-  shape: Partial<Exclude<EventShape, { readonly "~standard": unknown }>>,
+  shape: Partial<Exclude<SchemaShape, { readonly "~standard": unknown }>>,
   topics: readonly string[],
   value: string,
 ) {
@@ -32,6 +40,20 @@ test("an event without a name in its first topic has none", () => {
 
 test("finding the name decodes nothing but the first topic", () => {
   expect(eventName({ topics: [scv.sym("moved"), "garbage"] }, decoder)).toBe("moved");
+});
+
+test("an event is declared by its first two topics, or else by its first", () => {
+  const declared = (names: readonly string[], ...topics: string[]) =>
+    declaredName({ topics }, Object.fromEntries(names.map((name) => [name, rawEvent()])), decoder);
+  const deposit = [scv.sym("pool"), scv.str("deposit"), scv.u32(1)];
+  expect(declared(["pool", "pool:deposit"], ...deposit)).toBe("pool:deposit");
+  expect(declared(["pool", "pool:withdraw"], ...deposit)).toBe("pool");
+  expect(declared(["pool:withdraw"], ...deposit)).toBe(null);
+  expect(declared(["pool:deposit"], scv.sym("pool"))).toBe(null);
+  expect(declared(["pool:deposit", "pool:null"], scv.sym("pool"), scv.u32(1))).toBe(null);
+  expect(declared(["pool", "pools:deposit"], scv.sym("pool"), "garbage")).toBe("pool");
+  expect(declared(["pool"], scv.sym("toString"))).toBe(null);
+  expect(declared(["null"], scv.u32(1))).toBe(null);
 });
 
 test("topics and value keep their types: a symbol is not a string, and no integer is rounded", () => {
@@ -119,6 +141,13 @@ test("data is what the schema makes of it, also where it waits", async () => {
     decoder,
   );
   expect(await readData(schema, decoded)).toEqual({ data: { amount: 8n } });
+});
+
+test("an event with a reader of its own is read by that", async () => {
+  const decoded = decodeEvent({ topics: [scv.sym("moved")], value: scv.u32(4) }, decoder);
+  expect(await readData(rawEvent(), decoded)).toEqual({ data: decoded });
+  const picky = { read: () => ({ misfit: "it is a Monday" }) };
+  expect(await readData(picky, decoded)).toEqual({ misfit: "it is a Monday" });
 });
 
 test("a misfit says where it does not fit", async () => {

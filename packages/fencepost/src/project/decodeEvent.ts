@@ -1,22 +1,41 @@
 import type { StandardSchemaV1 } from "@standard-schema/spec";
-import { type EventShape, schemaOf } from "../config/contract.ts";
+import {
+  type EventShape,
+  type EventShapes,
+  isReader,
+  type SchemaShape,
+  schemaOf,
+} from "../config/contract.ts";
 import type { ProjectedEvent } from "../config/projection.ts";
 import type { StoredEvent } from "../store/postgres/projections.ts";
 import type { Decoder } from "../xdr/decode.ts";
-import { type NativeValue, type ScValue, toNative } from "../xdr/scValue.ts";
+import { type EventReading, textOf } from "../xdr/eventReader.ts";
+import { type DecodedEvent, type NativeValue, toNative } from "../xdr/scValue.ts";
 
-/** Topics and value of an event, with their types. */
-export interface DecodedEvent {
-  readonly topics: readonly ScValue[];
-  readonly value: ScValue;
-}
+export type { DecodedEvent } from "../xdr/scValue.ts";
 
 /** The name in the first topic, a symbol or a string; null where there is none. Decodes nothing else. */
 export function eventName({ topics }: Pick<StoredEvent, "topics">, decoder: Decoder): string | null {
-  if (topics[0] === undefined) return null;
-  const first = decoder.decode(topics[0]);
-  const named = first.type === "symbol" || first.type === "string";
-  return named && typeof first.value === "string" ? first.value : null;
+  return topics[0] === undefined ? null : textOf(decoder.decode(topics[0]));
+}
+
+/**
+ * The name under which a contract declares the event: that of its first two topics with a colon between them, or of
+ * the first; null where neither is declared.
+ */
+export function declaredName(
+  event: Pick<StoredEvent, "topics">,
+  shapes: EventShapes,
+  decoder: Decoder,
+): string | null {
+  const first = eventName(event, decoder);
+  if (first === null) return null;
+  const [, topic] = event.topics;
+  if (topic !== undefined && Object.keys(shapes).some((name) => name.startsWith(`${first}:`))) {
+    const second = textOf(decoder.decode(topic));
+    if (second !== null && Object.hasOwn(shapes, `${first}:${second}`)) return `${first}:${second}`;
+  }
+  return Object.hasOwn(shapes, first) ? first : null;
 }
 
 export function decodeEvent(event: Pick<StoredEvent, "topics" | "value">, decoder: Decoder): DecodedEvent {
@@ -27,7 +46,7 @@ export function decodeEvent(event: Pick<StoredEvent, "topics" | "value">, decode
  * What the schema of an event is given: one object with the fields of the value, where it is a map with text
  * keys, and the named topics. Without named parts the value as it is.
  */
-export function schemaInput(shape: EventShape, { topics, value }: DecodedEvent): unknown {
+export function schemaInput(shape: SchemaShape, { topics, value }: DecodedEvent): unknown {
   const native = toNative(value);
   if ("~standard" in shape || (shape.topics === undefined && shape.value === undefined)) return native;
   const named = (shape.topics ?? []).flatMap((name, i) => {
@@ -40,10 +59,8 @@ export function schemaInput(shape: EventShape, { topics, value }: DecodedEvent):
 }
 
 /** The data a handler gets, or why it does not fit the declared shape. */
-export async function readData(
-  shape: EventShape,
-  decoded: DecodedEvent,
-): Promise<{ readonly data: unknown } | { readonly misfit: string }> {
+export async function readData(shape: EventShape, decoded: DecodedEvent): Promise<EventReading<unknown>> {
+  if (isReader(shape)) return shape.read(decoded);
   const result = await schemaOf(shape)["~standard"].validate(schemaInput(shape, decoded));
   return result.issues ? { misfit: describeIssues(result.issues) } : { data: result.value };
 }
