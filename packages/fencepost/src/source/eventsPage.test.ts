@@ -47,6 +47,17 @@ test("a page whose cursor ends a ledger completes that ledger; one that ends in 
   expect(parseEventsPage(page({ cursor: inside }), watched, after).completeThrough).toBe(10);
 });
 
+test.each([
+  ["as text, as getEvents writes them", "1781828486", 1_781_828_486],
+  ["as numbers, as other methods do", 1_781_828_486, 1_781_828_486],
+  ["not at all, as some providers do", undefined, undefined],
+  ["as nothing that is a time", "soon", undefined],
+])("close times of the range may stand in it %s", (_, given, expected) => {
+  const parsed = parseEventsPage(page({ latestLedgerCloseTime: given }), watched, after);
+  expect(parsed.latestClosedAt).toBe(expected);
+  expect(parsed.oldestClosedAt).toBe(1_781_828_000);
+});
+
 test("rows come in chain order, each once, whatever order and number they are served in", () => {
   const [a, b, c] = [row(10, 0), row(10, 1), row(11, 0)];
   expect(idsOf(page({ events: [c, a, b, a, c] }))).toEqual(idsOf(page({ events: [a, b, c] })));

@@ -25,9 +25,7 @@ export function parseEventsPage(
 ): EventsPage {
   const page = asObject(result, "the result");
   const cursor = asString(page["cursor"], "cursor");
-  const latestLedger = asLedger(page["latestLedger"], "latestLedger");
-  const oldestLedger = asLedger(page["oldestLedger"], "oldestLedger");
-  if (oldestLedger > latestLedger) refuse(`it has ledgers ${oldestLedger} to ${latestLedger}`);
+  const { latestLedger, oldestLedger, ...closeTimes } = headOf(page);
   const end = parseCursor(cursor);
   const atLedgerEnd = end.tx === 1_048_575 && end.op === 4_095 && end.event === 4_294_967_295;
   const completeThrough = atLedgerEnd ? end.ledger : end.ledger - 1;
@@ -51,7 +49,32 @@ export function parseEventsPage(
     byId.set(event.id, event);
   }
   const events = [...byId.values()].sort((a, b) => (a.id < b.id ? -1 : 1));
-  return { events, cursor, completeThrough, latestLedger, oldestLedger };
+  return { events, cursor, completeThrough, latestLedger, oldestLedger, ...closeTimes };
+}
+
+/** The range that a node says it has. Throws {@link SourceUnavailableError} where it makes no sense. */
+export function parseHead(result: unknown): SourceHead {
+  return headOf(asObject(result, "the result"));
+}
+
+function headOf(page: Record<string, unknown>): SourceHead {
+  const latestLedger = asLedger(page["latestLedger"], "latestLedger");
+  const oldestLedger = asLedger(page["oldestLedger"], "oldestLedger");
+  if (oldestLedger > latestLedger) refuse(`it has ledgers ${oldestLedger} to ${latestLedger}`);
+  const latestClosedAt = asCloseTime(page["latestLedgerCloseTime"]);
+  const oldestClosedAt = asCloseTime(page["oldestLedgerCloseTime"]);
+  return {
+    latestLedger,
+    oldestLedger,
+    ...(latestClosedAt !== undefined && { latestClosedAt }),
+    ...(oldestClosedAt !== undefined && { oldestClosedAt }),
+  };
+}
+
+/** Unix seconds: `getEvents` writes them as text, other methods as numbers, and some providers not at all. */
+export function asCloseTime(value: unknown): number | undefined {
+  const seconds = typeof value === "string" && /^\d{1,12}$/.test(value) ? Number(value) : value;
+  return typeof seconds === "number" && Number.isSafeInteger(seconds) && seconds > 0 ? seconds : undefined;
 }
 
 function parseRow(row: unknown): SourceEvent | null {

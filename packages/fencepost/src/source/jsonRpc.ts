@@ -35,6 +35,7 @@ export async function callJsonRpc({ url, method, params, timeoutMs, signal }: Js
     if (response.statusCode !== 200) {
       await response.body.dump({ limit: 64 * 1024 });
       throw new SourceUnavailableError(`${where} answered HTTP ${response.statusCode}.`, {
+        status: response.statusCode,
         retryAfterMs: retryAfter(response.headers["retry-after"]),
       });
     }

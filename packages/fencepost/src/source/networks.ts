@@ -24,6 +24,11 @@ export interface CustomNetwork {
   readonly epoch: string;
 }
 
+/** Whether a passphrase is that of a network whose pace is known. */
+export function hasKnownPace(passphrase: string): boolean {
+  return Object.values(KNOWN).some((network) => network.passphrase === passphrase);
+}
+
 export type NetworkOption = keyof typeof KNOWN | CustomNetwork;
 
 /** Throws a `TypeError` for an unknown name, and `InvalidTokenError` for a custom name or epoch that cannot be. */

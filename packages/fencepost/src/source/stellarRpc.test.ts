@@ -156,10 +156,13 @@ describe("windows", () => {
     chain.close({ events: [event(A)] });
     const { rpc, source } = await serve(chain);
     await readToEnd(source, chain, [A]);
+    const closedAt = chain.ledger(1)?.closedAt;
     expect(await source.window({ fromLedger: 2, contractIds: [A] }, never)).toEqual({
       kind: "idle",
       latestLedger: 1,
       oldestLedger: 1,
+      latestClosedAt: closedAt,
+      oldestClosedAt: closedAt,
     });
     chain.close({ events: [event(A)] });
     const next = windowOf(await source.window({ fromLedger: 2, contractIds: [A] }, never));
