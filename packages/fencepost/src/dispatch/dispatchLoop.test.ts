@@ -6,7 +6,7 @@ import { waitUntil } from "../__tests__/support/waitUntil.ts";
 import { createLog } from "../observe/log.ts";
 import type { Loop } from "../runner/runner.ts";
 import { emittedMessage } from "../store/conformance/conformingStore.ts";
-import type { WebhookId } from "../store/deliveryStore.ts";
+import { webhookOf } from "../store/conformance/deliverySteps.ts";
 import { type Database, openDatabase } from "../store/postgres/database.ts";
 import { insertMessages } from "../store/postgres/messages.ts";
 import { migrate } from "../store/postgres/migrate.ts";
@@ -41,13 +41,7 @@ function startLoop(options: Partial<DispatchLoopOptions> = {}): Loop {
 }
 
 async function addWebhook(name: string): Promise<void> {
-  const secrets = [`whsec_${Buffer.alloc(32, 1).toString("base64")}`];
-  const webhook = { url: `https://${name}.example/`, types: ["*"], secrets, description: "" };
-  await postgresStore(database).addWebhook({
-    id: `wh_${name}` as WebhookId,
-    ...webhook,
-    onUnknown: "resend",
-  });
+  await postgresStore(database).addWebhook(webhookOf(`wh_${name}`));
 }
 
 /** Stores the messages of these events as a projection does, in one transaction. */

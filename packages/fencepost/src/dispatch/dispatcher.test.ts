@@ -1,4 +1,5 @@
 import { startEndpoint } from "@fencepost/simulator";
+import { testEventId } from "@fencepost/token";
 import { Client } from "pg";
 import { afterAll, afterEach, beforeAll, describe, expect, it, test } from "vitest";
 import { emptyDeliveryTables } from "../__tests__/support/deliveryTables.ts";
@@ -6,11 +7,22 @@ import { gateInserts } from "../__tests__/support/insertGate.ts";
 import { createTestDatabase, type TestDatabase } from "../__tests__/support/testDatabase.ts";
 import { waitUntil } from "../__tests__/support/waitUntil.ts";
 import { startDeliverLoop } from "../deliver/deliverLoop.ts";
-import { createLog } from "../observe/log.ts";
-import { type Database, openDatabase, type Queryable } from "../store/postgres/database.ts";
+import { createLog, type Log } from "../observe/log.ts";
+import { messageOf } from "../store/conformance/conformingStore.ts";
+import { type Database, openDatabase } from "../store/postgres/database.ts";
+import { insertMessages } from "../store/postgres/messages.ts";
 import { migrate } from "../store/postgres/migrate.ts";
 import { postgresStore } from "../store/postgres/postgresStore.ts";
+import type { PostgresTransaction } from "../store/postgres/transactions.ts";
+import type { Webhook, WebhookChanges, WebhookId } from "../store/webhook.ts";
 import { createDispatcher, type Dispatcher, type DispatchInput } from "./dispatcher.ts";
+import {
+  DeletedWebhookError,
+  InactiveWebhookError,
+  InvalidRangeError,
+  InvalidWebhookError,
+  UnknownWebhookError,
+} from "./errors.ts";
 import type { WebhookInput } from "./webhookInput.ts";
 
 const TOKEN = "testnet-20251217-0063092990-0000027-0006-0000000002";
@@ -18,7 +30,7 @@ const ORDER: DispatchInput = { event_type: "order.paid", event_id: "order:1", da
 
 let testDatabase: TestDatabase;
 let database: Database;
-let dispatcher: Dispatcher<Queryable>;
+let dispatcher: Dispatcher<PostgresTransaction>;
 beforeAll(async () => {
   testDatabase = await createTestDatabase();
   database = openDatabase(testDatabase.url);
@@ -86,14 +98,16 @@ describe("dispatch", () => {
     const both = Promise.all([dispatcher.dispatch(ORDER), dispatcher.dispatch(ORDER)]);
     await gate.waitForHeld(2);
     await gate.open();
-    const [one, two] = await both;
-    expect(one.length).toBe(1);
-    expect(two).toEqual(one);
+    const reports = await both;
+    const [created] = reports.flatMap((report) => report.created);
+    expect(reports.map((report) => [...report.created, ...report.existing])).toEqual([[created], [created]]);
     await sendAll();
     expect(endpoint.requests.length).toBe(1);
-    expect(await dispatcher.dispatch(ORDER)).toMatchObject([
-      { id: one[0]!.id, state: "success", attempts: 1 },
-    ]);
+    expect(await dispatcher.dispatch(ORDER)).toMatchObject({
+      created: [],
+      existing: [{ id: created!.id, state: "success", attempts: 1 }],
+      forgotten: [],
+    });
     await sendAll();
     expect(endpoint.requests.length).toBe(1);
   });
@@ -120,9 +134,9 @@ describe("dispatch", () => {
       ["COMMIT", "order:kept"],
     ] as const) {
       await client.query("BEGIN");
-      expect(await dispatcher.dispatch({ ...ORDER, event_id }, { tx: client })).toMatchObject([
-        { state: "pending" },
-      ]);
+      expect(await dispatcher.dispatch({ ...ORDER, event_id }, { tx: client })).toMatchObject({
+        created: [{ state: "pending" }],
+      });
       await client.query(end);
     }
     await sendAll();
@@ -152,6 +166,13 @@ describe("dispatch", () => {
     ["an empty type", { event_type: "" }, "InvalidMessageError", "type"],
     ["a type with an empty part", { event_type: "order..paid" }, "InvalidMessageError", "order..paid"],
     ["a type that is a wish for every type", { event_type: "*" }, "InvalidMessageError", "*"],
+    ["a type of the system", { event_type: "webhook.test" }, "InvalidMessageError", "the system's own"],
+    [
+      "a type that the system may have",
+      { event_type: "webhook.x" },
+      "InvalidMessageError",
+      "the system's own",
+    ],
     ["a body over the limit", { data: "x".repeat(256 * 1024) }, "InvalidMessageError", "limit"],
     ["no data", { data: undefined }, "InvalidMessageError", "undefined"],
     ["a function as data", { data: () => {} }, "InvalidMessageError", "function"],
@@ -162,6 +183,19 @@ describe("dispatch", () => {
     const dispatching = dispatcher.dispatch({ ...ORDER, ...wrong } as DispatchInput);
     await expect(dispatching).rejects.toMatchObject({ name, message: expect.stringContaining(text) });
     expect(await rowCounts()).toEqual(NOTHING);
+  });
+
+  it("to nobody tells so in the log, and reports nothing", async () => {
+    const lines: unknown[] = [];
+    const log = { ...createLog("silent"), warn: (...line: unknown[]) => lines.push(line) } as unknown as Log;
+    const told = createDispatcher({ store: postgresStore(database), now: () => new Date(), log });
+    await dispatcher.addWebhook({ url: "https://a.example/", types: ["order.sent"] });
+    expect(await told.dispatch(ORDER)).toEqual({ created: [], existing: [], forgotten: [] });
+    expect(lines).toEqual([
+      [{ event_id: "order:1", event_type: "order.paid" }, "no active webhook takes this message"],
+    ]);
+    await told.dispatch({ ...ORDER, event_id: "order:2", event_type: "order.sent" });
+    expect(lines.length).toBe(1);
   });
 
   it("refuses another content under a known event id, and stores nothing of it", async () => {
@@ -192,6 +226,21 @@ describe("a test message", () => {
     });
   });
 
+  it("to a webhook that is paused is refused, and nothing is stored", async () => {
+    const { id } = await dispatcher.addWebhook({ url: "https://a.example/", types: ["*"] });
+    await dispatcher.pauseWebhook(id, "For now.");
+    const before = await rowCounts();
+    await expect(dispatcher.sendTest(id)).rejects.toThrow(InactiveWebhookError);
+    expect(await rowCounts()).toEqual(before);
+  });
+
+  it("under an id that is given is sent once", async () => {
+    const { id } = await dispatcher.addWebhook({ url: "https://a.example/", types: ["*"] });
+    const eventId = testEventId(new Uint8Array(16));
+    const one = await dispatcher.sendTest(id, eventId);
+    expect(await dispatcher.sendTest(id, eventId)).toEqual(one);
+  });
+
   test.each(["", "wh_none", "wh_' OR true", "dlv_1"])(
     "to %j, which is no webhook, is refused",
     async (id) => {
@@ -204,7 +253,7 @@ describe("a test message", () => {
 describe("redeliver", () => {
   it("sends what succeeded again, with the same id and bytes", async () => {
     const endpoint = await startSending();
-    const [made] = await dispatcher.dispatch(ORDER);
+    const [made] = (await dispatcher.dispatch(ORDER)).created;
     await sendAll();
     const again = await Promise.all([dispatcher.redeliver(made!.id), dispatcher.redeliver(made!.id)]);
     for (const delivery of again) expect(delivery).toMatchObject({ id: made!.id, attempts: 1 });
@@ -215,9 +264,90 @@ describe("redeliver", () => {
     expect(second!.body.equals(first!.body)).toBe(true);
   });
 
-  test.each(["", "dlv_1", "dlv_x", "order:1"])("of %j, which is no delivery, is refused", async (id) => {
-    const redelivering = dispatcher.redeliver(id);
-    await expect(redelivering).rejects.toMatchObject({ name: "UnknownDeliveryError", deliveryId: id });
+  it("of a delivery whose webhook was deleted is refused", async () => {
+    const { id: webhookId } = await dispatcher.addWebhook({ url: "https://a.example/", types: ["*"] });
+    const [made] = (await dispatcher.dispatch(ORDER)).created;
+    await dispatcher.deleteWebhook(webhookId);
+    await postgresStore(database).endDeleted(10);
+    const redelivering = dispatcher.redeliver(made!.id);
+    await expect(redelivering).rejects.toThrow(DeletedWebhookError);
+    await expect(redelivering).rejects.toMatchObject({ deliveryId: made!.id });
+  });
+});
+
+describe("a delivery", () => {
+  test.each(["", "dlv_1", "dlv_x", "order:1"])("under %j, which is none, is refused", async (id) => {
+    for (const ask of [
+      () => dispatcher.getDelivery(id),
+      () => dispatcher.listAttempts(id),
+      () => dispatcher.redeliver(id),
+      () => dispatcher.resolve(id, "skip"),
+    ]) {
+      await expect(ask()).rejects.toMatchObject({ name: "UnknownDeliveryError", deliveryId: id });
+    }
+  });
+
+  it("is read with its attempts, listed, and resolved", async () => {
+    const endpoint = await startEndpoint({ answer: { status: 400 } });
+    closing.push(endpoint.close);
+    const { id: webhookId } = await dispatcher.addWebhook({ url: endpoint.url, types: ["*"] });
+    const [made] = (await dispatcher.dispatch(ORDER)).created;
+    await sendAll();
+    const delivery = await dispatcher.getDelivery(made!.id);
+    expect(delivery).toMatchObject({ state: "failed", lastStatus: 400 });
+    expect(await dispatcher.listAttempts(made!.id)).toMatchObject([{ number: 1, status: 400 }]);
+    expect(await dispatcher.listDeliveries(webhookId)).toEqual([delivery]);
+    expect(await dispatcher.listDeliveries(webhookId, { state: "success" })).toEqual([]);
+    expect(await dispatcher.listDeliveries(webhookId, {}, { after: made!.id })).toEqual([]);
+    expect(await dispatcher.resolve(made!.id, "delivered")).toMatchObject({ state: "success" });
+    expect(await dispatcher.resolve(made!.id, "resend")).toMatchObject({ state: "success" });
+  });
+});
+
+describe("a replay", () => {
+  const RANGE = { from: new Date("2020-01-01T00:00:00Z"), to: new Date("2021-01-01T00:00:00Z") };
+
+  /** Messages that a rebuild kept silent, a second apart. */
+  async function addSilent(count: number): Promise<void> {
+    const messages = Array.from({ length: count }, (_, i) =>
+      messageOf(`old:${i}`, { occurredAt: new Date(RANGE.from.getTime() + i * 1_000).toISOString() }),
+    );
+    await insertMessages(database, messages, "suppressed", "orders");
+  }
+
+  it("goes through all of a range, and sums what it did", async () => {
+    await addSilent(2_100);
+    const { id } = await dispatcher.addWebhook({ url: "https://a.example/", types: ["*"] });
+    const none = { forgotten: [], bodiless: [], next: null };
+    expect(await dispatcher.replay(id, RANGE)).toEqual({ created: 2_100, existing: 0, ...none });
+    expect(await dispatcher.replay(id, RANGE)).toEqual({ created: 0, existing: 2_100, ...none });
+  });
+
+  it("ends where it was told to, and goes on from there", async () => {
+    await addSilent(25);
+    const { id } = await dispatcher.addWebhook({ url: "https://a.example/", types: ["*"] });
+    const first = await dispatcher.replay(id, { ...RANGE, maxMessages: 10 });
+    expect(first).toMatchObject({ created: 10, next: expect.any(String) });
+    const rest = await dispatcher.replay(id, { ...RANGE, after: first.next! });
+    expect(rest).toMatchObject({ created: 15, existing: 0, next: null });
+    const wrong = dispatcher.replay(id, { ...RANGE, after: "elsewhere" });
+    await expect(wrong).rejects.toMatchObject({ name: "InvalidCursorError" });
+  });
+
+  it("of a range that is none, or to a webhook that is paused, is refused", async () => {
+    const { id } = await dispatcher.addWebhook({ url: "https://a.example/", types: ["*"] });
+    const { from, to } = RANGE;
+    for (const range of [
+      { from: to, to: from },
+      { from, to: from },
+      { from: new Date(Number.NaN), to },
+      { from, to: new Date(Number.NaN) },
+    ]) {
+      await expect(dispatcher.replay(id, range)).rejects.toThrow(InvalidRangeError);
+    }
+    await dispatcher.pauseWebhook(id, "For now.");
+    await expect(dispatcher.replay(id, RANGE)).rejects.toThrow(InactiveWebhookError);
+    await expect(dispatcher.replay(id, RANGE)).rejects.toThrow("For now.");
   });
 });
 
@@ -231,7 +361,9 @@ describe("a webhook", () => {
     expect(one.id).toMatch(/^wh_[0-9a-f]{24}$/);
     expect(two.id).not.toBe(one.id);
     expect(two.secrets).not.toEqual(one.secrets);
-    for (const { secrets } of [one, two]) expect(secrets).toEqual([expect.stringMatching(/^whsec_.{44}$/)]);
+    for (const { secrets } of [one, two]) {
+      expect(secrets).toEqual([{ secret: expect.stringMatching(/^whsec_.{44}$/), expiresAt: null }]);
+    }
     const given = {
       secrets: [secretOf(24), secretOf(64)],
       description: "a",
@@ -239,46 +371,77 @@ describe("a webhook", () => {
       types: ["a", "*", "a"],
     } as const;
     const three = await dispatcher.addWebhook({ ...WEBHOOK, ...given });
-    expect(three).toMatchObject({ ...given, types: ["a", "*"] });
-    expect(await dispatcher.listWebhooks()).toEqual([one, two, three]);
+    const secrets = given.secrets.map((secret) => ({ secret, expiresAt: null }));
+    expect(three).toMatchObject({ ...given, types: ["a", "*"], secrets });
+    const byId = (a: Webhook, b: Webhook) => (a.id < b.id ? -1 : 1);
+    expect(await dispatcher.listWebhooks()).toEqual([one, two, three].sort(byId));
   });
 
-  test.each<readonly [string, object, string]>([
-    ["no url", { url: undefined }, "undefined is not a url"],
-    ["a url that is none", { url: "customer.example/hook" }, '"customer.example/hook" is not a url'],
-    ["a url that is no text", { url: 7n }, "bigint is not a url"],
-    ["a url that is too long", { url: `https://customer.example/${"a".repeat(2_048)}` }, "2048 characters"],
-    ["a url of another scheme", { url: "ftp://customer.example/" }, "https"],
-    ["a url with user info", { url: "https://a:b@customer.example/" }, "userInfo"],
-    ["a url with a fragment", { url: "https://customer.example/#a" }, "fragment"],
-    ["no types", { types: undefined }, "types must name"],
-    ["empty types", { types: [] }, "types must name"],
-    ["types that are one text", { types: "order.paid" }, "types must name"],
-    ["too many types", { types: Array.from({ length: 101 }, (_, i) => `t${i}`) }, "types must name"],
-    ["a type with a space", { types: ["order paid"] }, '"order paid" is not a message type'],
-    ["a type with a wildcard in it", { types: ["order.*"] }, '"order.*" is not a message type'],
-    ["a type that is no text", { types: [null] }, "is not a message type"],
-    ["a type that is too long", { types: ["a".repeat(129)] }, "is not a message type"],
-    ["no secret", { secrets: [] }, "secrets must be"],
-    ["too many secrets", { secrets: Array.from({ length: 6 }, () => secretOf(32)) }, "secrets must be"],
-    ["secrets that are one text", { secrets: secretOf(32) }, "secrets must be"],
-    ["a secret without its prefix", { secrets: [secretOf(32).slice(6)] }, "secrets must be"],
-    ["a secret of 23 bytes", { secrets: [secretOf(23)] }, "secrets must be"],
-    ["a secret of 65 bytes", { secrets: [secretOf(65)] }, "secrets must be"],
-    ["a secret that no receiver decodes", { secrets: [secretOf(32).replace("=", "")] }, "secrets must be"],
-    ["a secret that is no text", { secrets: [{}] }, "secrets must be"],
-    ["a policy that is none", { onUnknown: "ask" }, 'onUnknown is "ask"'],
-    ["a description that is too long", { description: "a".repeat(501) }, "description"],
-    ["a description that is no text", { description: 1 }, "description"],
-    ["a description that cannot be stored", { description: "a\0b" }, "description"],
-  ])("is refused with %s by name, and not stored", async (_what, wrong, text) => {
-    const adding = dispatcher.addWebhook({ ...WEBHOOK, ...wrong } as WebhookInput);
-    await expect(adding).rejects.toMatchObject({
-      name: "InvalidWebhookError",
-      message: expect.stringContaining(text),
-    });
-    await expect(adding).rejects.not.toThrow(/whsec_AQ|.{1000}/);
+  it("that is refused is not stored, nor is a change that is", async () => {
+    await expect(dispatcher.addWebhook({ ...WEBHOOK, types: [] })).rejects.toThrow(InvalidWebhookError);
     expect(await rowCounts()).toEqual(NOTHING);
+    const before = await dispatcher.addWebhook(WEBHOOK);
+    for (const wrong of [{ url: "ftp://a.example/" }, { ordering: "strict" }, { jitter: 2 }]) {
+      await expect(dispatcher.updateWebhook(before.id, wrong as WebhookChanges)).rejects.toThrow(
+        InvalidWebhookError,
+      );
+    }
+    await expect(dispatcher.rotateSecret(before.id, { secret: "x" })).rejects.toThrow(InvalidWebhookError);
+    expect(await dispatcher.getWebhook(before.id)).toEqual(before);
+  });
+
+  it("under an id that is given is added once", async () => {
+    const id = "wh_mine" as WebhookId;
+    const one = await dispatcher.addWebhook(WEBHOOK, id);
+    expect(await dispatcher.addWebhook({ ...WEBHOOK, url: "https://other.example/" }, id)).toEqual(one);
+    expect(one.id).toBe(id);
+  });
+
+  it("is changed, gets a new secret, is paused, activated and deleted", async () => {
+    const { id, secrets } = await dispatcher.addWebhook(WEBHOOK);
+    expect(
+      await dispatcher.updateWebhook(id, { url: "https://OTHER.example", headers: { "X-A": "1" } }),
+    ).toMatchObject({
+      url: "https://other.example/",
+      headers: { "x-a": "1" },
+    });
+    const rotated = await dispatcher.rotateSecret(id);
+    expect(rotated.secrets.length).toBe(2);
+    expect(rotated.secrets[1]!.secret).toBe(secrets[0]!.secret);
+    const given = await dispatcher.rotateSecret(id, { secret: secretOf(32), overlapMs: 0 });
+    expect(given.secrets).toEqual([{ secret: secretOf(32), expiresAt: null }]);
+    expect(await dispatcher.pauseWebhook(id)).toMatchObject({ active: false, disabledReason: "Paused." });
+    expect(await dispatcher.pauseWebhook(id, "Other.")).toMatchObject({ disabledReason: "Paused." });
+    expect(await dispatcher.activateWebhook(id)).toMatchObject({ webhook: { active: true }, missed: 0 });
+    expect(await dispatcher.activateWebhook(id, "deliver")).toMatchObject({
+      webhook: { active: true },
+      missed: 0,
+    });
+    await dispatcher.deleteWebhook(id);
+    expect(await dispatcher.listWebhooks()).toEqual([]);
+  });
+
+  it("is listed by page", async () => {
+    const ids: string[] = [];
+    for (let i = 0; i < 3; i++) ids.push((await dispatcher.addWebhook(WEBHOOK)).id);
+    ids.sort();
+    const listed = async (page: object) => (await dispatcher.listWebhooks(page)).map(({ id }) => id);
+    expect(await listed({ limit: 2 })).toEqual(ids.slice(0, 2));
+    expect(await listed({ after: ids[1] })).toEqual(ids.slice(2));
+  });
+
+  const unknown: readonly (readonly [string, () => Promise<unknown>])[] = [
+    ["getWebhook", () => dispatcher.getWebhook("wh_none")],
+    ["updateWebhook", () => dispatcher.updateWebhook("wh_none", { description: "a" })],
+    ["rotateSecret", () => dispatcher.rotateSecret("wh_none")],
+    ["activateWebhook", () => dispatcher.activateWebhook("wh_none")],
+    ["pauseWebhook", () => dispatcher.pauseWebhook("wh_none")],
+    ["deleteWebhook", () => dispatcher.deleteWebhook("wh_none")],
+    ["listDeliveries", () => dispatcher.listDeliveries("wh_none")],
+    ["replay", () => dispatcher.replay("wh_none", { from: new Date(0), to: new Date(1) })],
+  ];
+  test.each(unknown)("that is not there is refused by %s", async (_method, ask) => {
+    await expect(ask()).rejects.toThrow(UnknownWebhookError);
   });
 
   it("is refused over plain http and on loopback outside development", async () => {

@@ -17,6 +17,7 @@ import type { DeliveryStore, RecordedAttempt } from "./deliveryStore.ts";
 import { type Database, openDatabase } from "./postgres/database.ts";
 import { migrate } from "./postgres/migrate.ts";
 import { postgresStore } from "./postgres/postgresStore.ts";
+import type { PostgresTransaction } from "./postgres/transactions.ts";
 import {
   InvalidSecretsKeyError,
   readSecretsKeys,
@@ -62,17 +63,14 @@ async function attemptAll(store: DeliveryStore<PostgresTransaction>): Promise<re
 
 describe("a seal", () => {
   const seal = readSecretsKeys(KEY);
-  test.each(["", "a", "whsec_\u{1f4e6}", "x".repeat(10_000)])(
-    "opens what it sealed, each time anew",
-    (text) => {
-      const [one, two] = [1, 2].map(() => seal.seal(Buffer.from(text), ID));
-      expect(one!.equals(two!)).toBe(false);
-      for (const sealed of [one!, two!]) {
-        expect(sealed.includes(text) && text !== "").toBe(false);
-        expect(seal.open(sealed, ID).toString()).toBe(text);
-      }
-    },
-  );
+  test.each(["", "whsec_\u{1f4e6}", "x".repeat(10_000)])("opens what it sealed, each time anew", (text) => {
+    const [one, two] = [1, 2].map(() => seal.seal(Buffer.from(text), ID));
+    expect(one!.equals(two!)).toBe(false);
+    for (const sealed of [one!, two!]) {
+      expect(sealed.includes(text) && text !== "").toBe(false);
+      expect(seal.open(sealed, ID).toString()).toBe(text);
+    }
+  });
 
   it("does not open what belongs to something else, was changed, or is no seal", () => {
     const sealed = seal.seal(Buffer.from("secret"), ID);
@@ -162,7 +160,8 @@ describe("a store with sealed secrets", () => {
   ])("says what to do where it is opened with %s", async (_what, keys, text) => {
     await storeWith(KEY).addWebhook(webhookOf(ID));
     const store = storeWith(keys);
-    for (const reading of [store.findWebhook(ID), store.listWebhooks({ limit: 10 })]) {
+    for (const read of [() => store.findWebhook(ID), () => store.listWebhooks({ limit: 10 })]) {
+      const reading = read();
       await expect(reading).rejects.toThrow(SealedSecretError);
       await expect(reading).rejects.toThrow(text);
       await expect(reading).rejects.toThrow(ID);
