@@ -449,7 +449,8 @@ export function deliverConformance(create: CreateStore): void {
       for (let i = 0; i < 5; i++) await addWebhook(`${hanging.url}/${i}`);
       await addWebhook(serving.url);
       await dispatch(20);
-      start({ timeoutMs: HOUR_MS, leaseMs: 2 * HOUR_MS, connectionsPerOrigin: 4, maxInFlight: 9 });
+      // It holds up to eleven times its connections.
+      start({ timeoutMs: HOUR_MS, leaseMs: 2 * HOUR_MS, connectionsPerOrigin: 4, maxInFlight: 45 });
       steps.onClose(hanging.close);
       await hanging.waitFor(4);
       const served = async (): Promise<number> =>

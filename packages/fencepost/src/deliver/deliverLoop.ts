@@ -28,7 +28,7 @@ export interface DeliverOptions extends AddressRuleOptions {
   readonly leaseMs?: number;
   /**
    * Deliveries that the loop holds at once, over all webhooks; 2,048 unless given. An origin that hangs takes up to
-   * 9 times its connections of them, and from so many on the others wait for its time-outs.
+   * 11 times its connections of them, and from so many on the others wait for its time-outs.
    */
   readonly maxInFlight?: number;
   /** Requests under way at once to one origin; 16 unless given. */
