@@ -19,6 +19,18 @@ export default {
       to: { path: `${src}/(${stages.join("|")}|cli|api)/` },
     },
     {
+      name: "only-cli-wires-the-api-to-the-rest",
+      severity: "error",
+      from: { path: src, pathNot: `${src}/(cli|api)/|\\.test\\.ts$|__tests__` },
+      to: { path: `${src}/api/` },
+    },
+    {
+      name: "api-does-not-know-the-command-line",
+      severity: "error",
+      from: { path: `${src}/api/`, pathNot: "\\.test\\.ts$" },
+      to: { path: `${src}/cli/` },
+    },
+    {
       name: "only-xdr-touches-the-stellar-sdk",
       severity: "error",
       from: { path: src, pathNot: `${src}/xdr/` },

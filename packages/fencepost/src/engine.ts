@@ -1,18 +1,17 @@
 import { type Config, watchedContracts } from "./config/config.ts";
-import { type DeliverOptions, startDeliverLoop } from "./deliver/deliverLoop.ts";
-import { startDispatchLoop } from "./dispatch/dispatchLoop.ts";
+import { createDispatcher, type Dispatcher, type DispatcherDeliverOptions } from "./dispatcher.ts";
 import { ingestStep } from "./ingest/ingestStep.ts";
 import { registerStream } from "./ingest/registerStream.ts";
 import { startLeader } from "./lease/leader.ts";
 import type { Log } from "./observe/log.ts";
 import type { Metrics } from "./observe/metrics.ts";
+import { type OpenedStore, openStore } from "./openStore.ts";
 import { projectStep } from "./project/projectStep.ts";
 import { registerProjection } from "./project/registerProjection.ts";
-import type { Loop } from "./runner/runner.ts";
 import type { Database } from "./store/postgres/database.ts";
-import { postgresStore } from "./store/postgres/postgresStore.ts";
 import { openHolder } from "./store/postgres/leases.ts";
 import { migrate } from "./store/postgres/migrate.ts";
+import { readSecretsKeys, type Seal } from "./store/sealedSecrets.ts";
 import { loadDecoder } from "./xdr/decode.ts";
 
 export interface EngineOptions {
@@ -20,18 +19,24 @@ export interface EngineOptions {
   readonly config: Config;
   readonly log: Log;
   readonly metrics?: Metrics;
-  /** Delays between attempts, in milliseconds. */
+  /** Delays between attempts, in milliseconds, of webhooks without their own. */
   readonly retryScheduleMs?: readonly number[];
-  readonly deliver?: Pick<
-    DeliverOptions,
-    | "timeoutMs"
-    | "leaseMs"
-    | "maxInFlight"
-    | "connectionsPerOrigin"
-    | "pollMs"
-    | "allowInsecure"
-    | "allowNetworks"
-  >;
+  /** What seals the secrets of webhooks, as `FENCEPOST_SECRETS_KEY` has it; they are plain text unless given. */
+  readonly secretsKey?: string | undefined;
+  /** Before what the config says. */
+  readonly deliver?: DispatcherDeliverOptions & {
+    readonly allowInsecure?: boolean;
+    readonly allowNetworks?: readonly string[];
+  };
+}
+
+export interface Engine {
+  /** What is asked of it is sent by this process. */
+  readonly dispatcher: Dispatcher<never>;
+  readonly deliveries: OpenedStore;
+  readonly seal: Seal;
+  /** In the order data flows: what is stored is still projected, sent and recorded. */
+  stop(): Promise<void>;
 }
 
 export interface PrepareOptions {
@@ -60,28 +65,54 @@ export async function prepare(
   }
 }
 
-/** Runs every stage in this process until `stop()`. The database must have been prepared. */
-export async function startEngine(options: EngineOptions): Promise<{ stop(): Promise<void> }> {
-  const { database, config, log, metrics, retryScheduleMs, deliver } = options;
+/**
+ * Runs every stage in this process until `stop()`. The database must have been prepared. Throws `LeaseTooShortError`
+ * `InvalidSecretsKeyError`, and what a store on Redis does that cannot be used.
+ */
+export async function startEngine(options: EngineOptions): Promise<Engine> {
+  const { config, log, metrics } = options;
+  const seal = readSecretsKeys(options.secretsKey);
+  const deliveries = await openStore({ ...options, seal });
+  try {
+    const dispatcher = createDispatcher<never>({
+      store: deliveries.store,
+      log,
+      retentionMs: config.retentionMs,
+      ...config.deliver,
+      ...options.deliver,
+      deliver: {
+        ...config.deliver,
+        ...options.deliver,
+        ...(metrics && { onOutcome: metrics.attemptEnded }),
+      },
+      ...(metrics && { onDispatched: metrics.dispatched }),
+    });
+    const pipeline = await startPipeline(options, dispatcher);
+    dispatcher.start();
+    return {
+      dispatcher,
+      deliveries,
+      seal,
+      async stop() {
+        await pipeline.stop();
+        await dispatcher.stop();
+        await deliveries.close();
+      },
+    };
+  } catch (error) {
+    await deliveries.close();
+    throw error;
+  }
+}
+
+/** Ingests and projects. */
+async function startPipeline(
+  { database, config, log, metrics }: EngineOptions,
+  dispatcher: Pick<Dispatcher<never>, "wake">,
+): Promise<{ stop(): Promise<void> }> {
   const { source, leaseMs, onGap } = config;
   const decoder = await loadDecoder();
   const holder = openHolder(database.url);
-  const store = postgresStore(database, retryScheduleMs ? { retryScheduleMs } : {});
-
-  const delivering = startDeliverLoop({
-    store,
-    log,
-    ...deliver,
-    ...(metrics && { onOutcome: metrics.attemptEnded }),
-  });
-  const dispatching = startDispatchLoop({
-    store,
-    log,
-    onDispatched(report) {
-      metrics?.dispatched(report);
-      if (report.deliveries > 0) delivering.wake();
-    },
-  });
   const projecting = config.projections.map((projection) =>
     startLeader({
       database,
@@ -100,7 +131,7 @@ export async function startEngine(options: EngineOptions): Promise<{ stop(): Pro
             log,
             onProjected(done) {
               metrics?.projected(projection.name, done);
-              if (done.messages > 0) dispatching.wake();
+              if (done.messages > 0) dispatcher.wake();
             },
           },
           term,
@@ -132,12 +163,10 @@ export async function startEngine(options: EngineOptions): Promise<{ stop(): Pro
         signal,
       ),
   });
-
   return {
     async stop() {
-      // In the order data flows: what is stored is still projected, sent and recorded by those after it.
-      const stages: readonly (readonly Loop[])[] = [[ingesting], projecting, [dispatching], [delivering]];
-      for (const loops of stages) await Promise.all(loops.map((loop) => loop.stop()));
+      await ingesting.stop();
+      await Promise.all(projecting.map((loop) => loop.stop()));
       await holder.close();
     },
   };

@@ -1,6 +1,14 @@
 export { InvalidNetworkError } from "./address/addressRules.ts";
 export { address, i128, token, u64 } from "./config/columns.ts";
-export { type Config, type ConfigInput, DuplicateMessageTypeError, defineConfig } from "./config/config.ts";
+export {
+  type Config,
+  type ConfigInput,
+  type DeliveriesPlace,
+  type DeliverSettings,
+  DuplicateMessageTypeError,
+  defineConfig,
+  type HttpSettings,
+} from "./config/config.ts";
 export {
   type Contract,
   type ContractInput,
@@ -18,15 +26,23 @@ export {
   type ProjectionInput,
 } from "./config/projection.ts";
 export { LeaseTooShortError } from "./deliver/deliverLoop.ts";
+export type { DispatchInput, ReplayRange, RotateOptions } from "./dispatch/dispatcher.ts";
+export {
+  DeletedWebhookError,
+  InactiveWebhookError,
+  InvalidRangeError,
+  InvalidWebhookError,
+  UnknownDeliveryError,
+  UnknownWebhookError,
+} from "./dispatch/errors.ts";
+export type { WebhookInput } from "./dispatch/webhookInput.ts";
 export {
   createDispatcher,
   type Dispatcher,
+  type DispatcherDeliverOptions,
   type DispatcherOptions,
-  type DispatchInput,
-} from "./dispatch/dispatcher.ts";
-export { InvalidWebhookError, UnknownDeliveryError, UnknownWebhookError } from "./dispatch/errors.ts";
-export type { WebhookInput } from "./dispatch/webhookInput.ts";
-export { type EngineOptions, prepare, startEngine } from "./engine.ts";
+} from "./dispatcher.ts";
+export { type Engine, type EngineOptions, prepare, startEngine } from "./engine.ts";
 export { EventConflictError, FilterSetChangedError, GapError, StreamMismatchError } from "./ingest/errors.ts";
 export { StaleTermError } from "./lease/term.ts";
 export { EventContentMismatchError, InvalidMessageError, MAX_BODY_BYTES } from "./message/payload.ts";
@@ -46,10 +62,22 @@ export { SourceUnavailableError, UnsupportedRpcVersionError, WrongNetworkError }
 export type { CustomNetwork, NetworkOption } from "./source/networks.ts";
 export type { Source, SourceEvent, SourceHead, SourceWindow, WindowRequest } from "./source/source.ts";
 export { type StellarRpcOptions, stellarRpc } from "./source/stellarRpc.ts";
-export type { Delivery, DeliveryState, DeliveryStore, OnUnknown, Webhook } from "./store/deliveryStore.ts";
+export type {
+  Attempt,
+  AttemptOutcome,
+  Delivery,
+  DeliveryFilter,
+  DeliveryId,
+  DeliveryState,
+  DeliveryStore,
+  DispatchReport,
+  Page,
+  ReplayReport,
+  Resolution,
+} from "./store/deliveryStore.ts";
 export { type EmbeddedPostgres, startEmbeddedPostgres } from "./store/embedded/startEmbeddedPostgres.ts";
+export { InvalidCursorError, TooManySecretsError } from "./store/errors.ts";
 export { type Database, type DatabaseOptions, openDatabase } from "./store/postgres/database.ts";
-export { type PostgresStoreOptions, postgresStore } from "./store/postgres/postgresStore.ts";
 export {
   CommitBecameRollbackError,
   ConnectionLostError,
@@ -57,9 +85,35 @@ export {
   MigrationError,
 } from "./store/postgres/errors.ts";
 export { migrate } from "./store/postgres/migrate.ts";
+export { type PostgresStoreOptions, postgresStore } from "./store/postgres/postgresStore.ts";
 export {
   SchemaTakenError,
   UnsupportedTableError,
   ViewSwitchError,
 } from "./store/postgres/projectionTables.ts";
+export {
+  EvictionPolicyError,
+  InvalidPrefixError,
+  RedisVersionError,
+} from "./store/redis/errors.ts";
+export { openRedisStore, type RedisLocation } from "./store/redis/openRedisStore.ts";
+export { type RedisDeliveryStore, type RedisStoreOptions, redisStore } from "./store/redis/redisStore.ts";
+export { relayedStore } from "./store/redis/relayedStore.ts";
+export {
+  InvalidSecretsKeyError,
+  readSecretsKeys,
+  type Seal,
+  SealedSecretError,
+  sealedSecrets,
+} from "./store/sealedSecrets.ts";
+export type {
+  Missed,
+  OnUnknown,
+  Ordering,
+  RetryOn,
+  Webhook,
+  WebhookChanges,
+  WebhookId,
+  WebhookSecret,
+} from "./store/webhook.ts";
 export type { NativeValue, ScValue } from "./xdr/scValue.ts";

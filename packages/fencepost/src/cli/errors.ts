@@ -96,6 +96,28 @@ export class UnknownProjectionError extends Error {
   }
 }
 
+/** `webhooks update` was given nothing to change. */
+export class NothingToChangeError extends Error {
+  override readonly name = "NothingToChangeError";
+
+  constructor() {
+    super('Nothing is named that could change. See "fencepost webhooks update --help".');
+  }
+}
+
+/** Only what is in doubt or failed is resolved. The delivery was left as it is. */
+export class NotResolvedError extends Error {
+  override readonly name = "NotResolvedError";
+  readonly deliveryId: string;
+
+  constructor(id: string, state: string) {
+    super(
+      `The delivery ${id} is ${state}, and only what is in doubt or failed is resolved. Nothing was changed.`,
+    );
+    this.deliveryId = id;
+  }
+}
+
 /** What is printed for an error: its name and message, and with `verbose` its stack and causes. */
 export function describeError(error: unknown, verbose: boolean): string {
   if (!(error instanceof Error)) return `error: ${String(error)}`;

@@ -1,9 +1,20 @@
 #!/usr/bin/env node
 import { readFileSync } from "node:fs";
 import { findPackageJSON } from "node:module";
-import { Command, Option } from "commander";
-import type { OnUnknown } from "../store/deliveryStore.ts";
+import { Argument, Command, Option } from "commander";
+import type { DeliveryState, Resolution } from "../store/deliveryStore.ts";
+import type { Missed } from "../store/webhook.ts";
 import { describeError } from "./errors.ts";
+import {
+  readFilter,
+  readHeader,
+  readLimit,
+  readNumber,
+  readTime,
+  readTypes,
+  type SettingOptions,
+} from "./webhookOptions.ts";
+import type { AddOptions } from "./webhooksCommand.ts";
 
 const { version } = JSON.parse(readFileSync(findPackageJSON("..", import.meta.url) ?? "", "utf8")) as {
   version: string;
@@ -36,13 +47,29 @@ program
     (await import("./initCommand.ts")).init(contractId, { ...options, version }),
   );
 
-projectCommand(program, "dev", "develop: own database, .env, reload on save, plain http allowed").action(
-  async ({ config }: ConfigOption) => (await import("./run.ts")).dev({ config, verbose: isVerbose() }),
+interface HttpOptions {
+  readonly port?: number;
+  readonly host?: string;
+}
+
+/** Options of a command that may serve HTTP: it does so only when told, here or in the config. */
+function withHttp(command: Command): Command {
+  return command
+    .option("--port <number>", "serve the HTTP interface on this port; 0: a free one", readNumber)
+    .option("--host <address>", "the address to serve it on; 127.0.0.1 unless given");
+}
+
+withHttp(
+  projectCommand(program, "dev", "develop: own database, .env, reload on save, plain http allowed"),
+).action(async (options: ConfigOption & HttpOptions) =>
+  (await import("./run.ts")).dev({ ...options, verbose: isVerbose() }),
 );
 
-projectCommand(program, "start", "run in production, from DATABASE_URL or --embedded")
+withHttp(projectCommand(program, "start", "run in production, from DATABASE_URL or --embedded"))
   .option("--embedded", "keep the data in .fencepost/ beside the config", false)
-  .action(async (options: ConfigOption & { embedded: boolean }) => (await import("./run.ts")).start(options));
+  .action(async (options: ConfigOption & HttpOptions & { embedded: boolean }) =>
+    (await import("./run.ts")).start(options),
+  );
 
 projectCommand(program, "migrate", "bring the database to this version and this config")
   .option("--embedded", "the database in .fencepost/ beside the config", false)
@@ -71,40 +98,155 @@ projectCommand(program, "skip", "pass over one event in one projection, on the r
     (await import("./skipCommand.ts")).skip(projection, token, options),
   );
 
-const webhooks = program.command("webhooks").description("add, list and test webhooks");
+const webhooks = program.command("webhooks").description("add, change, list and test webhooks");
 
-interface AddOptions extends ConfigOption {
-  readonly types: readonly string[];
-  readonly onUnknown: OnUnknown;
-  readonly description: string;
-  readonly allowInsecure: boolean;
+/** What may be said about a webhook when it is added, and changed later. */
+function withSettings(command: Command): Command {
+  return command
+    .option("--filter <json>", "only messages whose data contain this; none: all of them", readFilter)
+    .option("--header <text>", "'name: value', sent with each attempt; may be given again", readHeader)
+    .option("--description <text>", "for people")
+    .addOption(
+      new Option("--on-unknown <policy>", "when bytes left and no answer came").choices([
+        "resend",
+        "hold",
+        "ask",
+      ]),
+    )
+    .addOption(new Option("--retry-on <answers>", "which answers are sent again").choices(["default", "all"]))
+    .option("--rate <number>", "attempts a second, at the most; none: no limit", readLimit)
+    .option("--max-in-flight <number>", "deliveries under way, at the most; none: no limit", readLimit)
+    .option("--allow-insecure", "take http with DATABASE_URL too; development only", false);
 }
 
-projectCommand(webhooks, "add", "add a webhook, and print its secret once")
+withSettings(projectCommand(webhooks, "add", "add a webhook, and print its secret once"))
   .argument("<url>", "where to send; https, or http with the embedded database")
-  .requiredOption("--types <list>", 'message types with commas between, or "*" for all', (text: string) =>
-    text.split(",").map((type) => type.trim()),
-  )
-  .addOption(
-    new Option("--on-unknown <policy>", "when bytes left and no answer came")
-      .choices(["resend", "hold"])
-      .default("resend"),
-  )
-  .option("--description <text>", "for people", "")
-  .option("--allow-insecure", "take http with DATABASE_URL too; development only", false)
+  .requiredOption("--types <list>", 'message types with commas between, or "*" for all', readTypes)
+  .addOption(new Option("--ordering <order>", "set once").choices(["none", "strict"]).default("none"))
   .action(async (url: string, options: AddOptions) =>
     (await import("./webhooksCommand.ts")).addWebhook(url, options),
   );
 
-projectCommand(webhooks, "list", "list the webhooks, without their secrets").action(
-  async (options: ConfigOption) => (await import("./webhooksCommand.ts")).listWebhooks(options),
-);
+withSettings(projectCommand(webhooks, "update", "change what is named, for retries of older deliveries too"))
+  .argument("<id>", "wh_…")
+  .option("--url <url>", "where to send")
+  .option("--types <list>", 'message types with commas between, or "*" for all', readTypes)
+  .action(async (id: string, options: ConfigOption & SettingOptions & { allowInsecure: boolean }) =>
+    (await import("./webhooksCommand.ts")).updateWebhook(id, options),
+  );
+
+projectCommand(webhooks, "list", "list the webhooks, without their secrets")
+  .option("--json", "as one JSON object", false)
+  .action(async (options: ConfigOption & { json: boolean }) =>
+    (await import("./webhooksCommand.ts")).listWebhooks(options),
+  );
 
 projectCommand(webhooks, "test", "queue a test message for one webhook")
   .argument("<id>", "wh_…")
   .option("--wait", "wait for the first outcome; exit with 1 unless it is a success", false)
   .action(async (id: string, options: ConfigOption & { wait: boolean }) =>
     (await import("./webhooksCommand.ts")).testWebhook(id, options),
+  );
+
+projectCommand(webhooks, "pause", "send nothing to a webhook until it is activated")
+  .argument("<id>", "wh_…")
+  .option("--reason <text>", "why; it is shown")
+  .action(async (id: string, options: ConfigOption & { reason?: string }) =>
+    (await import("./webhooksCommand.ts")).pauseWebhook(id, options),
+  );
+
+projectCommand(webhooks, "activate", "send to a webhook again")
+  .argument("<id>", "wh_…")
+  .addOption(
+    new Option("--missed <what>", "what becomes of the messages it missed")
+      .choices(["skip", "deliver"])
+      .default("skip"),
+  )
+  .action(async (id: string, options: ConfigOption & { missed: Missed }) =>
+    (await import("./webhooksCommand.ts")).activateWebhook(id, options),
+  );
+
+projectCommand(webhooks, "delete", "delete a webhook; what is pending fails")
+  .argument("<id>", "wh_…")
+  .action(async (id: string, options: ConfigOption) =>
+    (await import("./webhooksCommand.ts")).deleteWebhook(id, options),
+  );
+
+projectCommand(webhooks, "rotate-secret", "sign with a new secret, and print it once")
+  .argument("<id>", "wh_…")
+  .option("--overlap-hours <number>", "how long the ones before it still sign", readNumber, 24)
+  .action(async (id: string, options: ConfigOption & { overlapHours: number }) =>
+    (await import("./webhooksCommand.ts")).rotateSecret(id, options),
+  );
+
+projectCommand(webhooks, "replay", "make the deliveries of a time that are missing")
+  .argument("<id>", "wh_…")
+  .requiredOption("--from <time>", "messages from then on, as 2026-06-19T00:00:00Z", readTime)
+  .requiredOption("--to <time>", "messages until then", readTime)
+  .action(async (id: string, options: ConfigOption & { from: Date; to: Date }) =>
+    (await import("./webhooksCommand.ts")).replayWebhook(id, options),
+  );
+
+const deliveries = program.command("deliveries").description("list deliveries, and decide about them");
+
+projectCommand(deliveries, "list", "list the deliveries of a webhook, the newest first")
+  .argument("<webhook>", "wh_…")
+  .addOption(
+    new Option("--state <state>", "only those").choices([
+      "pending",
+      "sending",
+      "success",
+      "failed",
+      "in_doubt",
+    ]),
+  )
+  .option("--needs-person", "only those that wait for a person, or block a strict webhook", false)
+  .option("--limit <number>", "how many, at the most", readNumber, 50)
+  .option("--json", "as one JSON object", false)
+  .action(
+    async (
+      webhook: string,
+      options: ConfigOption & { state?: DeliveryState; needsPerson: boolean; limit: number; json: boolean },
+    ) => (await import("./deliveriesCommand.ts")).listDeliveries(webhook, options),
+  );
+
+projectCommand(deliveries, "redeliver", "send again what ended, with the same ids and bytes")
+  .argument("<id>", "dlv_…")
+  .action(async (id: string, options: ConfigOption) =>
+    (await import("./deliveriesCommand.ts")).redeliver(id, options),
+  );
+
+projectCommand(deliveries, "resolve", "settle what is in doubt or failed")
+  .argument("<id>", "dlv_…")
+  .addArgument(
+    new Argument("<resolution>", "it arrived, is to be sent again, or is given up").choices([
+      "delivered",
+      "resend",
+      "skip",
+    ]),
+  )
+  .action(async (id: string, resolution: Resolution, options: ConfigOption) =>
+    (await import("./deliveriesCommand.ts")).resolve(id, resolution, options),
+  );
+
+const keys = program.command("keys").description("keys of the HTTP interface");
+
+projectCommand(keys, "create", "make a key, and print it once")
+  .argument("<name>", "who uses it, for people")
+  .action(async (name: string, options: ConfigOption) =>
+    (await import("./keysCommand.ts")).createKey(name, options),
+  );
+
+projectCommand(keys, "list", "list the keys, without what opens anything")
+  .option("--json", "as one JSON object", false)
+  .action(async (options: ConfigOption & { json: boolean }) =>
+    (await import("./keysCommand.ts")).listKeys(options),
+  );
+
+projectCommand(keys, "revoke", "end a key at once")
+  .argument("<id>", "key_…")
+  .action(async (id: string, options: ConfigOption) =>
+    (await import("./keysCommand.ts")).revokeKey(id, options),
   );
 
 function isVerbose(): boolean {

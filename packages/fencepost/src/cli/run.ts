@@ -1,10 +1,9 @@
 import { dirname } from "node:path";
-import type { Config } from "../config/config.ts";
-import { prepare, startEngine } from "../engine.ts";
+import { type Config, readHttpSettings } from "../config/config.ts";
+import { type Engine, prepare, startEngine } from "../engine.ts";
 import { createLog, type Log } from "../observe/log.ts";
 import { createMetrics, type Metrics } from "../observe/metrics.ts";
 import type { Database } from "../store/postgres/database.ts";
-import { postgresStore } from "../store/postgres/postgresStore.ts";
 import { readMigrationState } from "../store/postgres/migrate.ts";
 import { describeError } from "./errors.ts";
 import { loadConfig } from "./loadConfig.ts";
@@ -18,11 +17,20 @@ import {
   requireMigrated,
 } from "./project.ts";
 import { readableLine } from "./readableLog.ts";
+import { secretsKey } from "./secretsKey.ts";
 import { watchSources } from "./sourceWatch.ts";
 import { listenForStop, untilAborted } from "./stopSignal.ts";
 
+/** What the command line says about HTTP; before what the config says. */
+export interface HttpOptions {
+  readonly port?: number;
+  readonly host?: string;
+}
+
 /** `fencepost start`: production, until SIGINT or SIGTERM. JSON logs; nothing is taken over or rebuilt in silence. */
-export async function start(options: { readonly config: string; readonly embedded: boolean }): Promise<void> {
+export async function start(
+  options: { readonly config: string; readonly embedded: boolean } & HttpOptions,
+): Promise<void> {
   const signal = listenForStop();
   const project = projectAt(options.config);
   const { config } = await loadConfig(project.configPath);
@@ -30,25 +38,29 @@ export async function start(options: { readonly config: string; readonly embedde
   const opened = await openProjectDatabase(project, { kind: "named", embedded: options.embedded }, (line) =>
     log.info({}, line),
   );
-  let engine: Engine | undefined;
+  let running: Running | undefined;
   try {
     const { database, place } = opened;
     requireMigrated(await readMigrationState(database), place, { emptyIsFine: true });
-    engine = await begin({ database, config, log, signal });
-    if (!engine) return;
-    await warnOfInsecureWebhooks(database, log);
-    log.info({ database: describePlace(place), stream: config.source.chain.stream }, "fencepost is running");
+    if (!secretsKey()) {
+      log.warn({}, "FENCEPOST_SECRETS_KEY is not set: the secrets of webhooks are stored in plain text");
+    }
+    running = await begin({ database, config, log, metrics: createMetrics(), http: options, signal });
+    if (!running) return;
+    await warnOfInsecureWebhooks(running.engine, log);
+    const stream = config.source.chain.stream;
+    log.info({ database: describePlace(place), stream, http: running.url }, "fencepost is running");
     await untilAborted(signal);
     log.info({}, "fencepost stops");
   } finally {
-    await engine?.stop();
+    await running?.stop();
     await opened.close();
   }
 }
 
 /** Webhooks of development in a production database are never sent to; this says so before anybody wonders. */
-async function warnOfInsecureWebhooks(database: Database, log: Log): Promise<void> {
-  const webhooks = await postgresStore(database).listWebhooks();
+async function warnOfInsecureWebhooks({ dispatcher }: Engine, log: Log): Promise<void> {
+  const webhooks = await dispatcher.listWebhooks();
   const insecure = webhooks.filter(({ active, url }) => active && new URL(url).protocol !== "https:");
   if (insecure.length === 0) return;
   const ids = insecure.map(({ id }) => id);
@@ -60,7 +72,9 @@ async function warnOfInsecureWebhooks(database: Database, log: Log): Promise<voi
  * source file loads the config anew and restarts the engine in this process; what cannot be loaded leaves the
  * running engine as it is.
  */
-export async function dev(options: { readonly config: string; readonly verbose: boolean }): Promise<void> {
+export async function dev(
+  options: { readonly config: string; readonly verbose: boolean } & HttpOptions,
+): Promise<void> {
   const signal = listenForStop();
   const project = projectAt(options.config);
   loadEnv(project);
@@ -70,15 +84,16 @@ export async function dev(options: { readonly config: string; readonly verbose: 
     log.warn({ err: error }, "a folder cannot be watched: changes in it are not seen"),
   );
   let opened: OpenedDatabase | undefined;
-  let engine: Engine | undefined;
+  let running: Running | undefined;
   try {
     opened = await openProjectDatabase(project, { kind: "own" }, print);
     const { database, place } = opened;
-    const shared = { database, log, metrics: reportingMetrics(log), signal };
-    engine = await begin({ ...shared, config: loaded.config, rebuild: new Set() });
-    if (!engine) return;
+    const shared = { database, log, metrics: reportingMetrics(log), http: options, signal };
+    running = await begin({ ...shared, config: loaded.config, rebuild: new Set() });
+    if (!running) return;
     print(`database: ${describePlace(place)}`);
     if (place.kind === "embedded") print(`          ${database.url}`);
+    if (running.url) print(`http:     ${running.url} (see ${running.url}/docs)`);
     print(`fencepost is running: ${describeConfig(loaded.config)}. It reloads on save; Ctrl-C stops it.`);
 
     for (;;) {
@@ -87,39 +102,45 @@ export async function dev(options: { readonly config: string; readonly verbose: 
       if (signal.aborted) break;
       try {
         const next = await loadConfig(project.configPath);
-        await engine?.stop();
-        engine = undefined;
+        await running?.stop();
+        running = undefined;
         const rebuild = changedHandlers(loaded.config, next.config);
-        engine = await begin({ ...shared, config: next.config, rebuild });
-        if (!engine) continue; // told to stop meanwhile
+        running = await begin({ ...shared, config: next.config, rebuild });
+        if (!running) continue; // told to stop meanwhile
         loaded = next;
         const anew = rebuild.size === 0 ? "" : ` (built anew: ${[...rebuild].join(", ")})`;
         print(`reloaded: ${describeConfig(next.config)}${anew}`);
       } catch (error) {
         print(describeError(error, options.verbose));
-        print(engine ? "The config before it goes on." : "Nothing runs until the next save.");
+        print(running ? "The config before it goes on." : "Nothing runs until the next save.");
       }
     }
     print("fencepost stops");
   } finally {
     sources.close();
-    await engine?.stop();
+    await running?.stop();
     await opened?.close();
   }
 }
 
-type Engine = Awaited<ReturnType<typeof startEngine>>;
+interface Running {
+  readonly engine: Engine;
+  /** Of the HTTP interface, where it is served. */
+  readonly url: string | undefined;
+  stop(): Promise<void>;
+}
 
-/** Prepares the database and starts the engine. Undefined where `signal` came first. */
+/** Prepares the database, starts the engine, and serves HTTP where told to. Undefined where `signal` came first. */
 async function begin(options: {
   readonly database: Database;
   readonly config: Config;
   readonly log: Log;
-  readonly metrics?: Metrics;
+  readonly metrics: Metrics;
+  readonly http: HttpOptions;
   readonly signal: AbortSignal;
   /** Development only: adopt what changed, and build these projections anew in any case. */
   readonly rebuild?: ReadonlySet<string>;
-}): Promise<Engine | undefined> {
+}): Promise<Running | undefined> {
   const { database, config, log, metrics, signal, rebuild } = options;
   const isDev = rebuild !== undefined;
   try {
@@ -131,13 +152,42 @@ async function begin(options: {
     if (signal.aborted) return undefined;
     throw error;
   }
-  return startEngine({
+  const engine = await startEngine({
     database,
     config,
     log,
-    ...(metrics && { metrics }),
+    metrics,
+    secretsKey: secretsKey(),
     deliver: { allowInsecure: isDev },
   });
+  try {
+    const served = await serveHttp(engine, options);
+    return {
+      engine,
+      url: served?.url,
+      async stop() {
+        await served?.close();
+        await engine.stop();
+      },
+    };
+  } catch (error) {
+    await engine.stop();
+    throw error;
+  }
+}
+
+/** Serves the HTTP interface where the command line or the config says so: the former counts. */
+async function serveHttp(
+  engine: Engine,
+  { database, config, log, metrics, http }: Parameters<typeof begin>[0],
+): Promise<{ readonly url: string; close(): Promise<void> } | undefined> {
+  const port = http.port ?? config.http?.port;
+  if (port === undefined) return undefined;
+  const host = http.host ?? config.http?.host;
+  const settings = readHttpSettings({ port, ...(host !== undefined && { host }) });
+  const { serveApi } = await import("../api/serveApi.ts");
+  const { dispatcher, deliveries, seal } = engine;
+  return serveApi({ dispatcher, deliveries, seal, database, metrics, log, ...settings });
 }
 
 /** Names of projections whose handlers read otherwise than before: their rows are built anew. */

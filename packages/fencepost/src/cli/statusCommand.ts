@@ -1,3 +1,4 @@
+import { openStore } from "../openStore.ts";
 import { readMigrationState } from "../store/postgres/migrate.ts";
 import {
   type Leader,
@@ -8,8 +9,17 @@ import {
   type WebhookStatus,
 } from "../store/postgres/status.ts";
 import { alignedLines } from "./alignedLines.ts";
+import { loadConfig } from "./loadConfig.ts";
 import { print, printJson } from "./print.ts";
-import { type DatabasePlace, describePlace, loadEnv, openProjectDatabase, projectAt } from "./project.ts";
+import {
+  type DatabasePlace,
+  describePlace,
+  loadEnv,
+  type OpenedDatabase,
+  openProjectDatabase,
+  type Project,
+  projectAt,
+} from "./project.ts";
 
 /** `fencepost status`: which database is in use and where, and how every stage stands. */
 export async function status(options: { readonly config: string; readonly json: boolean }): Promise<void> {
@@ -19,13 +29,20 @@ export async function status(options: { readonly config: string; readonly json: 
   try {
     const { database, place } = opened;
     const migrations = await readMigrationState(database);
-    const read = migrations.pending.length === 0 ? await readStatus(database) : null;
+    const read = migrations.pending.length === 0 ? await statusOf(opened, project) : null;
     if (options.json) printJson({ database: jsonPlace(place), migrations, ...read });
     else
       print(`database: ${describePlace(place)}`, ...(read ? statusLines(read) : unmigratedLines(migrations)));
   } finally {
     await opened.close();
   }
+}
+
+/** Without a config that can be loaded, what is in PostgreSQL is shown all the same. */
+async function statusOf({ database }: OpenedDatabase, project: Project): Promise<Status> {
+  const loaded = await loadConfig(project.configPath).catch(() => undefined);
+  const deliveries = await openStore({ database, config: loaded?.config ?? { deliveries: "postgres" } });
+  return readStatus(database, deliveries).finally(deliveries.close);
 }
 
 function jsonPlace(place: DatabasePlace): object {
@@ -47,7 +64,10 @@ function unmigratedLines({
 /** A status for people. */
 function statusLines(status: Status): readonly string[] {
   const { streams, projections, deliveries, webhooks, outbox, undecodable } = status;
-  const counts = Object.entries(deliveries).map(([state, n]) => `${n} ${state}`);
+  const counts = deliveries
+    ? Object.entries(deliveries).map(([state, n]) => `${n} ${state}`)
+    : ["in Redis, not counted"];
+  const needPerson = webhooks.some(({ needsPerson }) => needsPerson > 0);
   return [
     "",
     ...table(
@@ -64,7 +84,12 @@ function statusLines(status: Status): readonly string[] {
     ),
     ...projections.flatMap(stopNotes),
     "",
-    ...table("webhooks", ["id", "url", "types", "waiting", "state"], webhooks.map(webhookRow)),
+    ...table(
+      "webhooks",
+      ["id", "url", "types", "waiting", "needs a person", "state"],
+      webhooks.map(webhookRow),
+    ),
+    ...(needPerson ? ["  See them with: fencepost deliveries list <webhook> --needs-person"] : []),
     "",
     `outbox: ${outbox} messages   deliveries: ${counts.join(", ")}   undecodable events: ${undecodable}`,
   ];
@@ -122,9 +147,17 @@ function stopNotes({ name, stopped }: ProjectionStatus): readonly string[] {
   ];
 }
 
-function webhookRow({ id, url, types, waiting, active, disabledReason }: WebhookStatus): readonly string[] {
+function webhookRow(webhook: WebhookStatus): readonly string[] {
+  const { id, url, types, waiting, needsPerson, active, disabledReason } = webhook;
   const state = active ? "active" : `DISABLED: ${disabledReason ?? "by hand"}`;
-  return [id, url, types.join(","), String(waiting), state];
+  return [
+    id,
+    url,
+    types.join(","),
+    String(waiting ?? "-"),
+    needsPerson === 100 ? "100+" : String(needsPerson),
+    state,
+  ];
 }
 
 function leader(found: Leader | null): string {

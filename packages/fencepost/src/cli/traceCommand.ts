@@ -1,9 +1,10 @@
 import type { Config } from "../config/config.ts";
+import { openStore } from "../openStore.ts";
 import { eventName } from "../project/decodeEvent.ts";
+import type { Attempt } from "../store/deliveryStore.ts";
 import {
   readTrace,
   type Trace,
-  type TracedAttempt,
   type TracedDelivery,
   type TracedEvent,
   type TracedMessage,
@@ -32,14 +33,18 @@ export async function trace(
   options: { readonly config: string; readonly json: boolean },
 ): Promise<void> {
   await withProjectDatabase(options.config, async ({ database }, project) => {
-    const found = await readTrace(database, id);
+    // Without a config that can be loaded, what is in PostgreSQL is told all the same.
+    const config = await loadConfig(project.configPath).catch(() => undefined);
+    const { store, close } = await openStore({
+      database,
+      config: config?.config ?? { deliveries: "postgres" },
+    });
+    const found = await readTrace(database, store, id).finally(close);
     if (!found) {
       throw new NotOnRecordError(
         `Nothing is on record under ${JSON.stringify(id)}. Give a token, an event id or a delivery id (dlv_…).`,
       );
     }
-    // What has handlers is told by the config alone. Without it the trace still tells everything else.
-    const config = await loadConfig(project.configPath).catch(() => undefined);
     const shown = showTrace(found, found.event && (await nameOf(found.event)), config?.config);
     if (options.json) printJson(shown);
     else print(...traceLines(shown));
@@ -113,25 +118,31 @@ function messageLines({
   deliveries,
 }: TracedMessage): string[] {
   const by = projection === null ? "" : ` by ${projection}`;
+  const what =
+    createdAt === null ? "kept with its deliveries" : `${type} ${state}${by} ${createdAt.toISOString()}`;
   return [
-    `message     ${eventId} ${type} ${state}${by} ${createdAt.toISOString()}${inOutbox ? ", in the outbox" : ""}`,
+    `message     ${eventId} ${what}${inOutbox ? ", in the outbox" : ""}`,
     ...(deliveries.length === 0 ? ["  delivery  none"] : deliveries.flatMap(deliveryLines)),
   ];
 }
 
-function deliveryLines({ id, webhookId, url, state, nextAt, attempts }: TracedDelivery): readonly string[] {
+function deliveryLines(delivery: TracedDelivery): readonly string[] {
+  const { id, webhookId, url, state, nextAt, blockedBy, attempts } = delivery;
   const next = nextAt && state === "pending" ? `, next attempt ${nextAt.toISOString()}` : "";
+  const behind = blockedBy === null ? "" : `, behind ${blockedBy}`;
+  const person =
+    state === "in_doubt" && nextAt === null ? ", waits for a person: fencepost deliveries resolve" : "";
   return [
-    `  delivery  ${id} to ${webhookId} (${url}) ${state}${next}`,
+    `  delivery  ${id} to ${webhookId} (${url ?? "deleted"}) ${state}${next}${behind}${person}`,
     ...(attempts.length === 0 ? ["    attempt none"] : attempts.map(attemptLine)),
   ];
 }
 
-function attemptLine(attempt: TracedAttempt): string {
-  const { number, startedAt, finishedAt, outcome, status, error, fence, lateOutcome } = attempt;
+function attemptLine(attempt: Attempt): string {
+  const { number, startedAt, finishedAt, outcome, status, error, lateOutcome } = attempt;
   const took = finishedAt ? ` after ${finishedAt.getTime() - startedAt.getTime()} ms` : "";
   const parts = [
-    `    attempt ${number} at ${startedAt.toISOString()} under fence ${fence}:`,
+    `    attempt ${number} at ${startedAt.toISOString()}:`,
     outcome ?? "no outcome on record",
     ...(status === null ? [] : [String(status)]),
     ...(took ? [took.trim()] : []),

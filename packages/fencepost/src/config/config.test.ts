@@ -26,7 +26,17 @@ function projection(name: string, messages: readonly string[] = [], contracts = 
 
 test("fills in what is not given", () => {
   const projections = [projection("a")];
-  const filled = { kind: "config", source, projections, onGap: "stop", leaseMs: 10_000 };
+  const filled = {
+    kind: "config",
+    source,
+    projections,
+    onGap: "stop",
+    leaseMs: 10_000,
+    deliveries: "postgres",
+    deliver: {},
+    retentionMs: 2_592_000_000,
+    http: null,
+  };
   expect(defineConfig({ source, projections })).toEqual(filled);
   const unset = { source, projections, onGap: undefined, leaseMs: undefined };
   expect(defineConfig(unset as never)).toEqual(filled);
@@ -70,4 +80,37 @@ test("refuses two start ledgers for one contract", () => {
     projection("b", [], [contract("pool", 9)]),
   ];
   expect(() => watchedContracts(defineConfig({ source, projections }))).toThrow(/start ledgers 1 and 9/);
+});
+
+test("takes a Redis for the deliveries, and says how to write its url", () => {
+  const projections = [projection("a")];
+  const placed = (redis: string | undefined) => defineConfig({ source, projections, deliveries: { redis } });
+  const nodes = "redis://10.0.0.1:6379,redis://10.0.0.2:6379";
+  for (const redis of ["redis://127.0.0.1:6379", "rediss://user:password@redis.internal:6380/2", nodes]) {
+    expect(placed(redis).deliveries).toEqual({ redis });
+  }
+  expect(() => placed(undefined)).toThrow("deliveries.redis is empty");
+  for (const wrong of ["127.0.0.1:6379", "http://127.0.0.1", "redis://a,b"]) {
+    expect(() => placed(wrong), wrong).toThrow("deliveries.redis is no url");
+  }
+});
+
+test("serves HTTP only when told, on loopback unless told otherwise", () => {
+  const projections = [projection("a")];
+  const served = (http: { port: number; host?: string }) => defineConfig({ source, projections, http }).http;
+  expect(served({ port: 4_000 })).toEqual({ port: 4_000, host: "127.0.0.1" });
+  expect(served({ port: 0, host: "::" })).toEqual({ port: 0, host: "::" });
+  for (const port of [-1, 65_536, 1.5, Number.NaN]) {
+    expect(() => served({ port }), String(port)).toThrow("http.port is");
+  }
+});
+
+test("refuses how deliveries are sent and kept where it makes no sense", () => {
+  const projections = [projection("a")];
+  const define = (more: object) => () => defineConfig({ source, projections, ...more });
+  expect(define({ retentionMs: 1_000 })).toThrow("retentionMs is 1000");
+  expect(define({ deliver: { timeoutMs: 0 } })).toThrow("deliver.timeoutMs is 0");
+  expect(define({ deliver: { maxInFlight: 2.5 } })).toThrow("deliver.maxInFlight is 2.5");
+  expect(define({ deliver: { allowNetworks: ["0.0.0.0/0"] } })).toThrow("allowNetworks");
+  expect(define({ deliver: { timeoutMs: undefined, allowNetworks: ["10.20.0.0/16"] } })).not.toThrow();
 });

@@ -1,3 +1,4 @@
+import { readAddressRules } from "../address/addressRules.ts";
 import type { Source } from "../source/source.ts";
 import type { Contract } from "./contract.ts";
 import type { Projection } from "./projection.ts";
@@ -9,11 +10,45 @@ export interface ConfigInput {
   readonly onGap?: "stop" | "continue";
   /** How long a paused leader may hold up its successor, in milliseconds; 10,000 unless given. */
   readonly leaseMs?: number;
+  /** Where webhooks and deliveries live; "postgres", the database of everything else, unless given. */
+  readonly deliveries?: DeliveriesPlace;
+  readonly deliver?: DeliverSettings;
+  /** How long ended deliveries and the bodies of messages are kept, in milliseconds; 30 days unless given. */
+  readonly retentionMs?: number;
+  /** Serves the HTTP interface; left away, only `--port` does. */
+  readonly http?: HttpSettings;
 }
 
-export interface Config extends Required<ConfigInput> {
-  readonly kind: "config";
+/** `redis` is a url, `redis://…` or `rediss://…`; every node that it takes to reach a cluster, with commas between. */
+export type DeliveriesPlace = "postgres" | { readonly redis: string | undefined };
+
+export interface DeliverSettings {
+  /** Total time for one attempt, in milliseconds; 20,000 unless given. */
+  readonly timeoutMs?: number;
+  /** How long a claim is held, in milliseconds: the time-out and 15,000 unless given. */
+  readonly leaseMs?: number;
+  /** Deliveries held at once by one process; 256 unless given. */
+  readonly maxInFlight?: number;
+  /** Attempts under way at once to one origin, from one process; 16 unless given. */
+  readonly connectionsPerOrigin?: number;
+  /** Networks that may be sent to though they are not public, in CIDR notation, as `10.20.0.0/16`. */
+  readonly allowNetworks?: readonly string[];
 }
+
+export interface HttpSettings {
+  /** 0: one that is free. */
+  readonly port: number;
+  /** The address to listen on; 127.0.0.1 unless given. TLS is for a proxy in front. */
+  readonly host?: string;
+}
+
+export interface Config extends Required<Omit<ConfigInput, "deliveries" | "http">> {
+  readonly kind: "config";
+  readonly deliveries: "postgres" | { readonly redis: string };
+  readonly http: Required<HttpSettings> | null;
+}
+
+const DAY_MS = 86_400_000;
 
 /** Two projections declare one message type: its id would not tell which of them made it. */
 export class DuplicateMessageTypeError extends Error {
@@ -31,7 +66,14 @@ export class DuplicateMessageTypeError extends Error {
  * or a `TypeError` that names what is missing.
  */
 export function defineConfig(input: ConfigInput): Config {
-  const { source, projections, onGap = "stop", leaseMs = 10_000 } = input;
+  const {
+    source,
+    projections,
+    onGap = "stop",
+    leaseMs = 10_000,
+    deliver = {},
+    retentionMs = 30 * DAY_MS,
+  } = input;
   if (!source?.chain) throw new TypeError("source is missing: use source: stellarRpc({ … }).");
   if (!(projections?.length > 0)) {
     throw new TypeError("projections is empty: list what defineProjection() returned.");
@@ -42,6 +84,12 @@ export function defineConfig(input: ConfigInput): Config {
   if (!(leaseMs >= 1_000 && leaseMs <= 600_000)) {
     throw new TypeError(`leaseMs is ${leaseMs}: use 1,000 to 600,000 milliseconds.`);
   }
+  if (!(retentionMs >= DAY_MS / 24 && retentionMs <= 10_000 * DAY_MS)) {
+    throw new TypeError(`retentionMs is ${retentionMs}: use an hour to 10,000 days, in milliseconds.`);
+  }
+  const deliveries = readDeliveriesPlace(input.deliveries ?? "postgres");
+  const http = input.http ? readHttpSettings(input.http) : null;
+  checkDeliverSettings(deliver);
   const names = new Set<string>();
   const typeOwners = new Map<string, string>();
   for (const projection of projections) {
@@ -53,7 +101,36 @@ export function defineConfig(input: ConfigInput): Config {
       typeOwners.set(type, projection.name);
     }
   }
-  return { kind: "config", source, projections, onGap, leaseMs };
+  return { kind: "config", source, projections, onGap, leaseMs, deliveries, deliver, retentionMs, http };
+}
+
+function readDeliveriesPlace(place: DeliveriesPlace): Config["deliveries"] {
+  if (place === "postgres") return place;
+  const { redis } = place;
+  if (!redis) throw new TypeError("deliveries.redis is empty: set it to the url of a Redis server.");
+  const urls = redis.split(",");
+  if (!urls.every((url) => URL.canParse(url) && /^rediss?:$/.test(new URL(url).protocol))) {
+    throw new TypeError("deliveries.redis is no url: write redis://host:6379 or rediss://host:6379.");
+  }
+  return { redis };
+}
+
+/** Also for what the command line says. Throws a `TypeError`. */
+export function readHttpSettings({ port, host = "127.0.0.1" }: HttpSettings): Required<HttpSettings> {
+  if (!(Number.isInteger(port) && port >= 0 && port <= 65_535)) {
+    throw new TypeError(`http.port is ${port}: use 0 to 65,535.`);
+  }
+  return { port, host };
+}
+
+/** Throws a `TypeError` or an `InvalidNetworkError`. How lease and time-out go together is checked at start. */
+function checkDeliverSettings({ allowNetworks = [], ...numbers }: DeliverSettings): void {
+  readAddressRules({ allowNetworks });
+  for (const [name, value] of Object.entries(numbers)) {
+    if (value !== undefined && !(Number.isInteger(value) && value >= 1)) {
+      throw new TypeError(`deliver.${name} is ${value}: use a whole number from 1.`);
+    }
+  }
 }
 
 /** Every contract that some projection watches. Throws a `TypeError` where two start at different ledgers. */

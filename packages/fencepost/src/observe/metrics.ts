@@ -7,6 +7,15 @@ export interface Metrics {
   projected(projection: string, done: { events: number; messages: number; misfits: number }): void;
   dispatched(report: { messages: number; deliveries: number }): void;
   attemptEnded(outcome: string): void;
+  /** How deliveries stand, read just before the metrics are. */
+  deliveriesStand(health: DeliveryHealth): void;
+}
+
+interface DeliveryHealth {
+  readonly dueLagSeconds: number;
+  readonly inDoubt: number;
+  readonly disabledWebhooks: number;
+  readonly outbox: number;
 }
 
 export function createMetrics(): Metrics {
@@ -27,12 +36,16 @@ export function createMetrics(): Metrics {
     "Attempts by outcome; stale ones came after their claim was lost.",
     ["outcome"],
   );
-  const ledger = new Gauge({
-    name: "fencepost_stream_ledger",
-    help: "The ledger read last.",
-    labelNames: ["stream"],
-    registers,
-  });
+  const gauge = (name: string, help: string, labelNames: string[] = []) =>
+    new Gauge({ name: `fencepost_${name}`, help, labelNames, registers });
+  const ledger = gauge("stream_ledger", "The ledger read last.", ["stream"]);
+  const dueLag = gauge(
+    "deliveries_due_lag_seconds",
+    "How long the oldest delivery has been due that no order holds back.",
+  );
+  const inDoubt = gauge("deliveries_in_doubt", "Deliveries that wait for a person.");
+  const disabled = gauge("webhooks_disabled", "Webhooks that are not active.");
+  const outbox = gauge("outbox_messages", "Messages that wait for their deliveries.");
   return {
     registry,
     stored(stream, stored) {
@@ -47,5 +60,11 @@ export function createMetrics(): Metrics {
     },
     dispatched: (report) => deliveries.inc(report.deliveries),
     attemptEnded: (outcome) => attempts.inc({ outcome }),
+    deliveriesStand(health) {
+      dueLag.set(health.dueLagSeconds);
+      inDoubt.set(health.inDoubt);
+      disabled.set(health.disabledWebhooks);
+      outbox.set(health.outbox);
+    },
   };
 }

@@ -1,11 +1,11 @@
-import { randomUUID } from "node:crypto";
 import { afterEach, expect, it } from "vitest";
 import { createTestDatabase } from "../../__tests__/support/testDatabase.ts";
 import { waitUntil } from "../../__tests__/support/waitUntil.ts";
 import { type Database, openDatabase } from "./database.ts";
 import { acquireLease, openHolder } from "./leases.ts";
 import { migrate } from "./migrate.ts";
-import { readStatus } from "./status.ts";
+import { postgresStore } from "./postgresStore.ts";
+import { readDeliveryHealth, readStatus, type Status } from "./status.ts";
 
 const closing: (() => Promise<unknown>)[] = [];
 afterEach(async () => {
@@ -29,13 +29,17 @@ async function startDatabase(): Promise<Database> {
   return database;
 }
 
+function statusOf(database: Database): Promise<Status> {
+  return readStatus(database, { store: postgresStore(database), inPostgres: true });
+}
+
 it("of an empty installation, says that there is nothing", async () => {
   const { url, drop } = await createTestDatabase();
   closing.push(drop);
   const database = openDatabase(url);
   closing.push(database.close);
   await migrate(database);
-  expect(await readStatus(database)).toEqual({
+  expect(await statusOf(database)).toEqual({
     streams: [],
     projections: [],
     undecodable: 0,
@@ -61,8 +65,8 @@ it("tells how far stream and projections are, and what is wrong with them", asyn
     "INSERT INTO fencepost.quarantine (token, projection, version, reason) VALUES ('a', '', 0, ''), ('b', 'pools', 2, ''), ('c', 'pools', 2, '')",
   );
   await database.query("INSERT INTO fencepost.skips (projection, token, reason) VALUES ('pools', 'b', '')");
-  await database.query("INSERT INTO fencepost.outbox (event_id) VALUES ('x'), ('y')");
-  const status = await readStatus(database);
+  await database.query("INSERT INTO fencepost.outbox (event_id, position) VALUES ('x', 1), ('y', 2)");
+  const status = await statusOf(database);
   expect(status.streams).toMatchObject([
     {
       nextLedger: 91,
@@ -101,9 +105,9 @@ it("shows a leader while its connection lives, and nobody as soon as that is gon
   closing.push(holder.close);
   const { pid } = await holder.current();
   await acquireLease(database, { kind: "stream", stream: "testnet" }, await holder.current(), 60_000);
-  expect((await readStatus(database)).streams[0]?.leader).toMatchObject({ pid });
+  expect((await statusOf(database)).streams[0]?.leader).toMatchObject({ pid });
   await holder.close();
-  await waitUntil(async () => (await readStatus(database)).streams[0]?.leader === null, {
+  await waitUntil(async () => (await statusOf(database)).streams[0]?.leader === null, {
     what: "status shows that nobody leads",
   });
   const { rows } = await database.query(
@@ -112,28 +116,71 @@ it("shows a leader while its connection lives, and nobody as soon as that is gon
   expect(rows).toHaveLength(1);
 });
 
-it("counts deliveries by state and what waits for each webhook", async () => {
+async function insertWebhook(database: Database, id: string, settings = "active = true"): Promise<void> {
+  await database.query(
+    `INSERT INTO fencepost.webhooks (id, url, types, secrets)
+     VALUES ($1, 'https://x', '{a.b}', '[{"secret": "whsec_secret", "expires_at": null}]')`,
+    [id],
+  );
+  await database.query(`UPDATE fencepost.webhooks SET ${settings} WHERE id = $1`, [id]);
+}
+
+it("counts deliveries by state, what waits for each webhook, and what waits for a person", async () => {
   const database = await startDatabase();
-  const id = `wh_${randomUUID()}`;
+  await insertWebhook(database, "wh_1", "active = false, disabled_reason = 'gone'");
+  await insertWebhook(database, "wh_2");
+  await insertWebhook(database, "wh_3", "deleted_at = now()");
   await database.query(
-    "INSERT INTO fencepost.webhooks (id, url, types, secrets, active, disabled_reason) VALUES ($1, 'https://x', '{a.b}', '{whsec_secret}', false, 'gone')",
-    [id],
+    `INSERT INTO fencepost.deliveries (event_id, webhook_id, state, next_at, doubt_since)
+     SELECT n::text, 'wh_1', (ARRAY['success', 'failed', 'success', 'in_doubt', 'in_doubt'])[n],
+            CASE n WHEN 5 THEN now() END, CASE WHEN n > 3 THEN now() END FROM generate_series(1, 5) n`,
   );
   await database.query(
-    `INSERT INTO fencepost.deliveries (event_id, webhook_id, state)
-     SELECT n::text, $1, (ARRAY['success', 'failed', 'success'])[n] FROM generate_series(1, 3) n`,
-    [id],
+    "INSERT INTO fencepost.delivery_queue (delivery_id, webhook_id, next_at) VALUES (9, 'wh_1', now())",
   );
-  await database.query(
-    "INSERT INTO fencepost.delivery_queue (delivery_id, webhook_id, next_at) VALUES (9, $1, now())",
-    [id],
-  );
-  const status = await readStatus(database);
-  expect(status.deliveries).toEqual({ pending: 0, sending: 0, success: 2, failed: 1, in_doubt: 0 });
+  const status = await statusOf(database);
+  expect(status.deliveries).toEqual({ pending: 0, sending: 0, success: 2, failed: 1, in_doubt: 2 });
+  const shown = { url: "https://x", types: ["a.b"] };
   expect(status.webhooks).toEqual([
-    { id, url: "https://x", types: ["a.b"], active: false, disabledReason: "gone", waiting: 1 },
+    { id: "wh_1", ...shown, active: false, disabledReason: "gone", waiting: 1, needsPerson: 1 },
+    { id: "wh_2", ...shown, active: true, disabledReason: null, waiting: 0, needsPerson: 0 },
   ]);
   expect(
     JSON.stringify(status, (_, value) => (typeof value === "bigint" ? `${value}` : value)),
   ).not.toContain("whsec");
+});
+
+it("of deliveries that are elsewhere, counts only what their own store lists", async () => {
+  const database = await startDatabase();
+  await insertWebhook(database, "wh_1");
+  const status = await readStatus(database, { store: postgresStore(database), inPostgres: false });
+  expect(status.deliveries).toBeNull();
+  expect(status.webhooks).toMatchObject([{ id: "wh_1", waiting: null, needsPerson: 0 }]);
+});
+
+it("measures the lag of what is due, not of what is paused, deleted, claimed or held back by an order", async () => {
+  const database = await startDatabase();
+  const none = { dueLagSeconds: 0, inDoubt: 0, disabledWebhooks: 0, outbox: 0 };
+  expect(await readDeliveryHealth(database)).toEqual(none);
+  await insertWebhook(database, "wh_active");
+  await insertWebhook(database, "wh_paused", "active = false");
+  await insertWebhook(database, "wh_strict", "ordering = 'strict'");
+  await insertWebhook(database, "wh_deleted", "active = false, deleted_at = now()");
+  await database.query(
+    `INSERT INTO fencepost.delivery_queue (delivery_id, webhook_id, next_at)
+     VALUES (1, 'wh_active', now() + interval '1 minute'), (2, 'wh_paused', now() - interval '1 hour'),
+            (3, 'wh_strict', now() - interval '1 hour'), (4, 'wh_deleted', now() - interval '1 hour')`,
+  );
+  await database.query(
+    `INSERT INTO fencepost.deliveries (event_id, webhook_id, state, next_at, doubt_since)
+     VALUES ('a', 'wh_active', 'in_doubt', NULL, now()), ('b', 'wh_active', 'in_doubt', now(), now()),
+            ('c', 'wh_active', 'failed', NULL, NULL)`,
+  );
+  expect(await readDeliveryHealth(database)).toEqual({ ...none, inDoubt: 1, disabledWebhooks: 1 });
+  await database.query(
+    "INSERT INTO fencepost.delivery_queue (delivery_id, webhook_id, next_at) VALUES (5, 'wh_active', now() - interval '30 seconds')",
+  );
+  const { dueLagSeconds } = await readDeliveryHealth(database);
+  expect(dueLagSeconds).toBeGreaterThanOrEqual(30);
+  expect(dueLagSeconds).toBeLessThan(1_800);
 });

@@ -1,5 +1,6 @@
 import type { FencingToken } from "@fencepost/token";
-import type { DeliveryState, WebhookId } from "../deliveryStore.ts";
+import type { DeliveryState, DeliveryStore } from "../deliveryStore.ts";
+import type { Webhook } from "../webhook.ts";
 import type { Queryable } from "./database.ts";
 
 export interface StreamStatus {
@@ -56,14 +57,11 @@ export interface ProjectionStatus {
   readonly skipped: number;
 }
 
-export interface WebhookStatus {
-  readonly id: WebhookId;
-  readonly url: string;
-  readonly types: readonly string[];
-  readonly active: boolean;
-  readonly disabledReason: string | null;
-  /** Deliveries that are not at their end. */
-  readonly waiting: number;
+export interface WebhookStatus extends Pick<Webhook, "id" | "url" | "types" | "active" | "disabledReason"> {
+  /** Deliveries that are not at their end; null where they are not in PostgreSQL. */
+  readonly waiting: number | null;
+  /** Deliveries that wait for a person, up to 100. */
+  readonly needsPerson: number;
 }
 
 export interface Status {
@@ -73,12 +71,15 @@ export interface Status {
   readonly undecodable: number;
   /** Messages that wait for their deliveries. */
   readonly outbox: number;
-  readonly deliveries: Readonly<Record<DeliveryState, number>>;
+  /** Null where they are not in PostgreSQL. */
+  readonly deliveries: Readonly<Record<DeliveryState, number>> | null;
   readonly webhooks: readonly WebhookStatus[];
 }
 
-/** Gaps, projections and webhooks that are listed, at the most: the newest. */
+/** Gaps, projections and webhooks that are listed, at the most. */
 const LISTED = 200;
+/** Deliveries that wait for a person are counted up to it. */
+const COUNTED = 100;
 
 /** A leader is shown while its lease runs and its backend lives: the same test as that of a take-over. */
 const LEADER = `CASE WHEN t.holder IS NOT NULL AND t.lease_until > clock_timestamp() AND EXISTS (
@@ -86,15 +87,21 @@ const LEADER = `CASE WHEN t.holder IS NOT NULL AND t.lease_until > clock_timesta
       AND (a.backend_start IS NULL OR a.backend_start = t.holder_started))
   THEN t.holder_pid END AS "leaderPid", t.lease_until AS "leaseUntil"`;
 
+/** Where webhooks and deliveries live, and whether that is this database. */
+export interface StatusStore {
+  readonly store: Pick<DeliveryStore, "listWebhooks" | "listDeliveries">;
+  readonly inPostgres: boolean;
+}
+
 /** Reads how every stage stands. Nothing is locked or changed; the parts are read one after the other. */
-export async function readStatus(db: Queryable): Promise<Status> {
+export async function readStatus(db: Queryable, { store, inPostgres }: StatusStore): Promise<Status> {
   return {
     streams: await readStreams(db),
     projections: await readProjections(db),
     undecodable: await count(db, "quarantine WHERE projection = ''"),
     outbox: await count(db, "outbox"),
-    deliveries: await readDeliveryCounts(db),
-    webhooks: await readWebhooks(db),
+    deliveries: inPostgres ? await readDeliveryCounts(db) : null,
+    webhooks: await readWebhooks(db, { store, inPostgres }),
   };
 }
 
@@ -107,7 +114,8 @@ function leaderOf({ leaderPid, leaseUntil }: Led): Leader | null {
   return leaderPid === null || leaseUntil === null ? null : { pid: leaderPid, leaseUntil };
 }
 
-async function readStreams(db: Queryable): Promise<readonly StreamStatus[]> {
+/** How each stream stands, with its newest gaps. */
+export async function readStreams(db: Queryable): Promise<readonly StreamStatus[]> {
   const { rows } = await db.query<Omit<StreamStatus, "leader" | "gaps"> & Led>(
     `SELECT stream, epoch, next_ledger::int AS "nextLedger", latest_ledger::int AS "latestLedger",
             greatest(0, latest_ledger - next_ledger + 1)::int AS lag, seq, term, halted, ${LEADER},
@@ -165,13 +173,65 @@ async function readDeliveryCounts(db: Queryable): Promise<Status["deliveries"]> 
   return { ...none, ...Object.fromEntries(rows.map(({ state, n }) => [state, n])) };
 }
 
-async function readWebhooks(db: Queryable): Promise<readonly WebhookStatus[]> {
-  const { rows } = await db.query<WebhookStatus>(
-    `SELECT id, url, types, active, disabled_reason AS "disabledReason",
-            (SELECT count(*)::int FROM fencepost.delivery_queue q WHERE q.webhook_id = w.id) AS waiting
-     FROM fencepost.webhooks w ORDER BY created_at DESC, id LIMIT ${LISTED}`,
+async function readWebhooks(
+  db: Queryable,
+  { store, inPostgres }: StatusStore,
+): Promise<readonly WebhookStatus[]> {
+  const webhooks = await store.listWebhooks({ limit: LISTED });
+  const waiting = inPostgres ? await readWaiting(db, webhooks) : undefined;
+  const shown: WebhookStatus[] = [];
+  for (const { id, url, types, active, disabledReason } of webhooks) {
+    const held = await store.listDeliveries(id, { needsPerson: true }, { limit: COUNTED });
+    shown.push({
+      id,
+      url,
+      types,
+      active,
+      disabledReason,
+      waiting: waiting ? (waiting.get(id) ?? 0) : null,
+      needsPerson: held.length,
+    });
+  }
+  return shown;
+}
+
+async function readWaiting(
+  db: Queryable,
+  webhooks: readonly Webhook[],
+): Promise<ReadonlyMap<string, number>> {
+  const { rows } = await db.query<{ id: string; n: number }>(
+    `SELECT webhook_id AS id, count(*)::int AS n FROM fencepost.delivery_queue WHERE webhook_id = ANY($1)
+     GROUP BY webhook_id`,
+    [webhooks.map(({ id }) => id)],
   );
-  return rows;
+  return new Map(rows.map(({ id, n }) => [id, n]));
+}
+
+/** What an alarm may go by, cheap enough to be read often. */
+export interface DeliveryHealth {
+  /** How long the oldest delivery has been due that no order holds back, in seconds; 0: none is. */
+  readonly dueLagSeconds: number;
+  /** Deliveries that wait for a person. */
+  readonly inDoubt: number;
+  readonly disabledWebhooks: number;
+  /** Messages that wait for their deliveries. */
+  readonly outbox: number;
+}
+
+/** Of the deliveries in this database. */
+export async function readDeliveryHealth(db: Queryable): Promise<DeliveryHealth> {
+  const { rows } = await db.query<DeliveryHealth>(
+    `SELECT
+       (SELECT coalesce(extract(epoch FROM greatest(now() - min(due.next_at), '0')), 0)::float8
+        FROM fencepost.webhooks w
+        CROSS JOIN LATERAL (
+          SELECT q.next_at FROM fencepost.delivery_queue q WHERE q.webhook_id = w.id ORDER BY q.next_at LIMIT 1
+        ) due WHERE w.active AND w.ordering <> 'strict') AS "dueLagSeconds",
+       (SELECT count(*)::int FROM fencepost.deliveries WHERE doubt_since IS NOT NULL AND next_at IS NULL) AS "inDoubt",
+       (SELECT count(*)::int FROM fencepost.webhooks WHERE NOT active AND deleted_at IS NULL) AS "disabledWebhooks",
+       (SELECT count(*)::int FROM fencepost.outbox) AS outbox`,
+  );
+  return rows[0] ?? { dueLagSeconds: 0, inDoubt: 0, disabledWebhooks: 0, outbox: 0 };
 }
 
 async function count(db: Queryable, from: "outbox" | "quarantine WHERE projection = ''"): Promise<number> {

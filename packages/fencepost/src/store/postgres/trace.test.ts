@@ -3,7 +3,8 @@ import { afterEach, expect, it } from "vitest";
 import { createTestDatabase } from "../../__tests__/support/testDatabase.ts";
 import { type Database, openDatabase } from "./database.ts";
 import { migrate } from "./migrate.ts";
-import { readTrace } from "./trace.ts";
+import { postgresStore } from "./postgresStore.ts";
+import { readTrace, type Trace } from "./trace.ts";
 
 const closing: (() => Promise<unknown>)[] = [];
 afterEach(async () => {
@@ -17,6 +18,10 @@ async function startDatabase(): Promise<Database> {
   closing.push(database.close);
   await migrate(database);
   return database;
+}
+
+function trace(database: Database, id: string): Promise<Trace | undefined> {
+  return readTrace(database, postgresStore(database), id);
 }
 
 const CHAIN = { stream: "testnet", epoch: "20251217" };
@@ -66,9 +71,9 @@ it("tells what each projection did with an event", async () => {
      VALUES ($1, 'aside', 1, 'amount: too large'), ($1, 'waiting', 1, 'of an earlier build')`,
     [TOKEN],
   );
-  const trace = await readTrace(database, TOKEN);
+  const found = await trace(database, TOKEN);
   expect(
-    trace?.projections.map(({ name, version, stage, reason }) => [name, version, stage, reason]),
+    found?.projections.map(({ name, version, stage, reason }) => [name, version, stage, reason]),
   ).toEqual([
     ["aside", 1, "set_aside", "amount: too large"],
     ["older", 2, "passed", null],
@@ -77,8 +82,8 @@ it("tells what each projection did with an event", async () => {
     ["stopped", 1, "stopped", "why it stopped"],
     ["waiting", 1, "waiting", null],
   ]);
-  expect(trace?.event).toMatchObject({ seq: 5n, undecodable: null, conflicts: 0 });
-  expect(trace?.messages).toEqual([]);
+  expect(found?.event).toMatchObject({ seq: 5n, undecodable: null, conflicts: 0 });
+  expect(found?.messages).toEqual([]);
 });
 
 it("tells that an event could not be decoded, and that the source gave other content", async () => {
@@ -92,7 +97,7 @@ it("tells that an event could not be decoded, and that the source gave other con
     "INSERT INTO fencepost.conflicts (token, seen_hash, stored_hash, seen) VALUES ($1, 'a', 'b', '{}')",
     [TOKEN],
   );
-  expect((await readTrace(database, TOKEN))?.event).toMatchObject({
+  expect((await trace(database, TOKEN))?.event).toMatchObject({
     undecodable: "value: bad",
     conflicts: 1,
   });
@@ -106,7 +111,7 @@ it("shows attempts with their outcome, those without, and what came too late", a
     [TOKEN],
   );
   await database.query(
-    "INSERT INTO fencepost.webhooks (id, url, types, secrets) VALUES ('wh_1', 'https://x', '{*}', '{}')",
+    "INSERT INTO fencepost.webhooks (id, url, types, secrets) VALUES ('wh_1', 'https://x', '{*}', '[]')",
   );
   await database.query(
     `INSERT INTO fencepost.deliveries (event_id, webhook_id, state) VALUES ('order_1', 'wh_1', 'sending'), ('order_2', 'wh_1', 'pending')`,
@@ -115,28 +120,49 @@ it("shows attempts with their outcome, those without, and what came too late", a
     `INSERT INTO fencepost.attempts (delivery_id, number, fence, url, "timestamp", outcome, status, late_outcome)
      VALUES (1, 1, 8, 'https://x', 1, 'unknown', NULL, 'delivered 200'), (1, 2, 9, 'https://y', 2, NULL, NULL, NULL)`,
   );
-  await database.query("INSERT INTO fencepost.outbox (event_id) VALUES ('order_2')");
+  await database.query("INSERT INTO fencepost.outbox (event_id, position) VALUES ('order_2', 1)");
 
-  const first = await readTrace(database, "order_1");
+  const first = await trace(database, "order_1");
   // The caller's token is carried, although no event of this database has it.
   expect(first).toMatchObject({ token: TOKEN, event: null, projections: [] });
   expect(first?.messages[0]?.deliveries).toMatchObject([
     {
       id: "dlv_1",
+      url: "https://x",
       state: "sending",
       attempts: [
-        { number: 1, fence: 8n, url: "https://x", outcome: "unknown", lateOutcome: "delivered 200" },
-        { number: 2, fence: 9n, url: "https://y", outcome: null, lateOutcome: null },
+        { number: 1, url: "https://x", outcome: "unknown", lateOutcome: "delivered 200" },
+        { number: 2, url: "https://y", outcome: null, lateOutcome: null },
       ],
     },
   ]);
-  const second = await readTrace(database, "dlv_2");
+  const second = await trace(database, "dlv_2");
   expect(second).toMatchObject({
     token: null,
     event: null,
     messages: [{ eventId: "order_2", inOutbox: true }],
   });
-  expect(await readTrace(database, asToken(TOKEN))).toEqual(first);
+  expect(await trace(database, asToken(TOKEN))).toEqual(first);
+});
+
+it("shows the deliveries of a message that is itself kept elsewhere", async () => {
+  const database = await startDatabase();
+  await database.query(
+    "INSERT INTO fencepost.webhooks (id, url, types, secrets, deleted_at) VALUES ('wh_1', 'https://x', '{*}', '[]', now())",
+  );
+  await database.query(
+    "INSERT INTO fencepost.deliveries (event_id, webhook_id, state) VALUES ('order_1', 'wh_1', 'success')",
+  );
+  const unknown = { type: null, projection: null, state: null, occurredAt: null, createdAt: null };
+  const found = await trace(database, "order_1");
+  expect(found).toMatchObject({
+    token: null,
+    event: null,
+    messages: [{ eventId: "order_1", ...unknown, inOutbox: false }],
+  });
+  // Its webhook was deleted: where that would send to is not known any more.
+  expect(found?.messages[0]?.deliveries).toMatchObject([{ id: "dlv_1", url: null, attempts: [] }]);
+  expect(await trace(database, "dlv_1")).toEqual(found);
 });
 
 it("finds a caller's event id that looks like a delivery id, and nothing where nothing is", async () => {
@@ -145,8 +171,8 @@ it("finds a caller's event id that looks like a delivery id, and nothing where n
     `INSERT INTO fencepost.messages (event_id, type, state, content_hash, occurred_at)
      VALUES ('dlv_77', 'order.paid', 'dispatched', '', '2026-01-01')`,
   );
-  expect((await readTrace(database, "dlv_77"))?.messages[0]?.eventId).toBe("dlv_77");
-  for (const id of ["dlv_78", "evt_x", TOKEN, ""]) expect(await readTrace(database, id)).toBeUndefined();
+  expect((await trace(database, "dlv_77"))?.messages[0]?.eventId).toBe("dlv_77");
+  for (const id of ["dlv_78", "evt_x", TOKEN, ""]) expect(await trace(database, id)).toBeUndefined();
 });
 
 it("lists no more than 200 messages of a token, and says that there are more", async () => {
@@ -157,7 +183,7 @@ it("lists no more than 200 messages of a token, and says that there are more", a
      SELECT 'm' || n, $1, 'a.b', 'emitted', '', '2026-01-01' FROM generate_series(1, 201) n`,
     [TOKEN],
   );
-  const trace = await readTrace(database, TOKEN);
-  expect(trace?.messages).toHaveLength(200);
-  expect(trace?.truncated).toBe(true);
+  const found = await trace(database, TOKEN);
+  expect(found?.messages).toHaveLength(200);
+  expect(found?.truncated).toBe(true);
 });

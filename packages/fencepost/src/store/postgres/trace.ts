@@ -1,5 +1,6 @@
 import { type EventId, type FencingToken, isToken } from "@fencepost/token";
-import type { AttemptOutcome, DeliveryId, DeliveryState, WebhookId } from "../deliveryStore.ts";
+import type { Attempt, Delivery, DeliveryId, DeliveryStore } from "../deliveryStore.ts";
+import type { WebhookId } from "../webhook.ts";
 import type { Queryable } from "./database.ts";
 
 export interface TracedEvent {
@@ -37,43 +38,23 @@ export interface TracedProjection {
 
 export interface TracedMessage {
   readonly eventId: EventId;
-  readonly type: string;
+  /** Null, as is what follows, where the message itself is kept with its deliveries, outside PostgreSQL. */
+  readonly type: string | null;
   /** The projection that emitted it; null where a caller of `dispatch()` made it. */
   readonly projection: string | null;
-  readonly state: "emitted" | "suppressed" | "dispatched" | "test";
-  readonly occurredAt: Date;
-  readonly createdAt: Date;
+  readonly state: "emitted" | "suppressed" | "dispatched" | "test" | null;
+  readonly occurredAt: Date | null;
+  readonly createdAt: Date | null;
   /** It still waits for (some of) its deliveries. */
   readonly inOutbox: boolean;
   readonly deliveries: readonly TracedDelivery[];
 }
 
-export interface TracedDelivery {
-  readonly id: DeliveryId;
-  readonly webhookId: WebhookId;
-  readonly url: string;
-  readonly state: DeliveryState;
-  readonly createdAt: Date;
-  readonly nextAt: Date | null;
-  readonly finishedAt: Date | null;
-  readonly attempts: readonly TracedAttempt[];
-}
-
-export interface TracedAttempt {
-  readonly number: number;
-  readonly fence: bigint;
-  readonly url: string;
-  /** The signed one, in unix seconds. */
-  readonly timestamp: bigint;
-  readonly startedAt: Date;
-  readonly finishedAt: Date | null;
-  /** Null while it is under way, or when its worker died. */
-  readonly outcome: AttemptOutcome | null;
-  readonly status: number | null;
-  readonly error: string | null;
-  readonly response: string | null;
-  /** What its worker reported after it had lost its claim. */
-  readonly lateOutcome: string | null;
+export interface TracedDelivery extends Omit<Delivery, "attempts"> {
+  /** Where its webhook sends to now; null where that was deleted. */
+  readonly url: string | null;
+  /** The oldest first. */
+  readonly attempts: readonly Attempt[];
 }
 
 /** One event through every stage, as far as it is on record. */
@@ -82,64 +63,70 @@ export interface Trace {
   readonly event: TracedEvent | null;
   readonly projections: readonly TracedProjection[];
   readonly messages: readonly TracedMessage[];
-  /** More messages, deliveries or attempts are on record than are listed. */
+  /** More messages or deliveries are on record than are listed. */
   readonly truncated: boolean;
 }
 
-/** Messages, deliveries of all of them, and attempts that are listed, at the most. */
+/** Messages, and deliveries of all of them, that are listed, at the most. */
 const LISTED = 200;
+
+/** Deliveries and attempts, wherever they live. */
+export type TraceStore = Pick<
+  DeliveryStore,
+  "findDelivery" | "deliveriesOf" | "listAttempts" | "findWebhook"
+>;
 
 /**
  * Follows a token, an event id or a delivery id: the stored event, what the projections did with it, its messages,
  * their deliveries and attempts. An event id shows that message only, a delivery id that delivery only. Undefined
  * where nothing is on record under it.
  */
-export async function readTrace(db: Queryable, id: string): Promise<Trace | undefined> {
-  const delivery = await findDelivery(db, id);
-  const messages = await readMessages(db, isToken(id) ? { token: id } : { eventId: delivery?.eventId ?? id });
-  const token = isToken(id) ? id : (messages[0]?.token ?? null);
+export async function readTrace(db: Queryable, store: TraceStore, id: string): Promise<Trace | undefined> {
+  const only = id.startsWith("dlv_") ? await store.findDelivery(id as DeliveryId) : undefined;
+  const eventId = only?.eventId ?? (id as EventId);
+  const found = await readMessages(db, isToken(id) ? { token: id } : { eventId });
+  const rows = found.length > 0 || isToken(id) ? found : [{ ...ELSEWHERE, eventId }];
+  const token = isToken(id) ? id : (rows[0]?.token ?? null);
   const event = token === null ? null : await readEvent(db, token);
-  if (!event && messages.length === 0) return undefined;
 
-  const deliveries = await readDeliveries(
-    db,
-    messages.map((message) => message.eventId),
-    delivery?.rowId ?? null,
-  );
-  const attempts = await readAttempts(
-    db,
-    deliveries.map((row) => row.rowId),
-  );
-  return {
-    token,
-    event,
-    projections: event ? await readProjections(db, event) : [],
-    messages: messages.map(({ token: _, ...message }) => ({
-      ...message,
-      deliveries: deliveries
-        .filter((row) => row.eventId === message.eventId)
-        .map(({ rowId, eventId: _, ...row }) => ({
-          ...row,
-          attempts: attempts
-            .filter((attempt) => attempt.rowId === rowId)
-            .map(({ rowId: _, ...attempt }) => attempt),
-        })),
-    })),
-    truncated: [messages, deliveries, attempts].some((rows) => rows.length === LISTED),
-  };
+  const messages: TracedMessage[] = [];
+  let listed = 0;
+  let truncated = rows.length === LISTED;
+  for (const { token: _, ...message } of rows) {
+    const all = only ? [only] : await store.deliveriesOf(message.eventId);
+    const shown = all.slice(0, LISTED - listed);
+    listed += shown.length;
+    truncated ||= shown.length < all.length;
+    messages.push({ ...message, deliveries: await readDeliveries(store, shown) });
+  }
+  if (!event && listed === 0 && found.length === 0) return undefined;
+  return { token, event, projections: event ? await readProjections(db, event) : [], messages, truncated };
 }
 
-async function findDelivery(
-  db: Queryable,
-  id: string,
-): Promise<{ rowId: bigint; eventId: EventId } | undefined> {
-  const rowId = /^dlv_(\d{1,18})$/.exec(id)?.[1];
-  if (rowId === undefined) return undefined;
-  const { rows } = await db.query<{ rowId: bigint; eventId: EventId }>(
-    'SELECT id AS "rowId", event_id AS "eventId" FROM fencepost.deliveries WHERE id = $1',
-    [rowId],
-  );
-  return rows[0];
+/** A message that is not on record in PostgreSQL: it may be kept with its deliveries. */
+const ELSEWHERE = {
+  token: null,
+  type: null,
+  projection: null,
+  state: null,
+  occurredAt: null,
+  createdAt: null,
+  inOutbox: false,
+} as const;
+
+/** One after the other: a trace may take its time, and must not take every connection. */
+async function readDeliveries(
+  store: TraceStore,
+  deliveries: readonly Delivery[],
+): Promise<readonly TracedDelivery[]> {
+  const urls = new Map<WebhookId, string | null>();
+  const traced: TracedDelivery[] = [];
+  for (const delivery of deliveries) {
+    const { id, webhookId } = delivery;
+    if (!urls.has(webhookId)) urls.set(webhookId, (await store.findWebhook(webhookId))?.url ?? null);
+    traced.push({ ...delivery, url: urls.get(webhookId) ?? null, attempts: await store.listAttempts(id) });
+  }
+  return traced;
 }
 
 async function readMessages(
@@ -185,36 +172,6 @@ async function readProjections(db: Queryable, event: TracedEvent): Promise<reado
      WHERE p.stream = $2 AND NOT (p.state = 'retired' AND p.cursor < $3)
      ORDER BY p.name, p.version DESC LIMIT ${LISTED}`,
     [event.token, event.stream, event.seq],
-  );
-  return rows;
-}
-
-type DeliveryRow = Omit<TracedDelivery, "attempts"> & { readonly rowId: bigint; readonly eventId: EventId };
-
-async function readDeliveries(
-  db: Queryable,
-  eventIds: readonly EventId[],
-  only: bigint | null,
-): Promise<readonly DeliveryRow[]> {
-  const { rows } = await db.query<DeliveryRow>(
-    `SELECT d.id AS "rowId", d.event_id AS "eventId", 'dlv_' || d.id AS id, d.webhook_id AS "webhookId", w.url, d.state,
-            d.created_at AS "createdAt", d.next_at AS "nextAt", d.finished_at AS "finishedAt"
-     FROM fencepost.deliveries d JOIN fencepost.webhooks w ON w.id = d.webhook_id
-     WHERE d.event_id = ANY($1) AND ($2::bigint IS NULL OR d.id = $2) ORDER BY d.id LIMIT ${LISTED}`,
-    [eventIds, only],
-  );
-  return rows;
-}
-
-async function readAttempts(
-  db: Queryable,
-  deliveries: readonly bigint[],
-): Promise<readonly (TracedAttempt & { readonly rowId: bigint })[]> {
-  const { rows } = await db.query<TracedAttempt & { readonly rowId: bigint }>(
-    `SELECT delivery_id AS "rowId", number, fence, url, "timestamp", started_at AS "startedAt",
-            finished_at AS "finishedAt", outcome, status, error, response, late_outcome AS "lateOutcome"
-     FROM fencepost.attempts WHERE delivery_id = ANY($1) ORDER BY delivery_id, number LIMIT ${LISTED}`,
-    [deliveries],
   );
   return rows;
 }
