@@ -87,14 +87,14 @@ export async function runCodegen(options: CodegenOptions): Promise<CodegenResult
       );
     }
   }
-  const watched = contracts.map(readContractArgument);
+  const asked = contracts.map(readContractArgument);
   const files = wasmFiles.map(readFileArgument);
-  const ids = watched.map(({ id }) => id);
+  const ids = asked.map(({ id }) => id);
   const twice = ids.find((id, i) => ids.indexOf(id) !== i);
   if (twice !== undefined) throw new TypeError(`The contract ${twice} is named twice.`);
 
   const read: ReadContract[] = [
-    ...(await readFromNetwork(watched, options)),
+    ...(await readFromNetwork(asked, options)),
     ...(await Promise.all(files.map(readFromFile))),
   ];
   const names = constantNames(read);

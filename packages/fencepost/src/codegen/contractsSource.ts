@@ -1,6 +1,6 @@
 import type { SpecEvent, SpecParam, SpecTypeEntry } from "../xdr/spec.ts";
 import type { SpecType } from "../xdr/specEvent.ts";
-import { fieldName, nameGiver, pascalCase, propertyKey } from "./names.ts";
+import { nameGiver, pascalCase, propertyKey } from "./names.ts";
 import { isTupleStruct, type ReadableEvents } from "./readableEvents.ts";
 
 /** A contract as it is to be written. */
@@ -167,7 +167,7 @@ function recordLines(name: string, fields: readonly SpecParam[], nameOf: NameOf)
     `export interface ${name} {`,
     ...fields.flatMap(({ name: field, doc: text, type }) => [
       ...doc(text, "  "),
-      `  readonly ${fieldName(field)}: ${typeScript(type, nameOf)};`,
+      `  readonly ${propertyKey(field)}: ${typeScript(type, nameOf)};`,
     ]),
     "}",
   ];

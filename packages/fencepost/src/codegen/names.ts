@@ -42,13 +42,8 @@ export function nameGiver(taken: Iterable<string>): (wish: string) => string {
   };
 }
 
-/** A key of an object as it is written; `__proto__` in brackets, or it would set the prototype. */
+/** A key of an object, or a field of an interface, as it is written; `__proto__` in brackets, or it would set the prototype. */
 export function propertyKey(name: string): string {
   if (name === "__proto__") return '["__proto__"]';
-  return /^[A-Za-z_$][\w$]*$/.test(name) ? name : JSON.stringify(name);
-}
-
-/** A field of an interface as it is written. */
-export function fieldName(name: string): string {
   return /^[A-Za-z_$][\w$]*$/.test(name) ? name : JSON.stringify(name);
 }

@@ -1,7 +1,7 @@
 import type { xdr } from "@stellar/stellar-sdk/base";
 
 /** What runs as a contract: code of a hash, the built-in contract of an asset, or code that another entry names. */
-export type Executable =
+type Executable =
   | { readonly kind: "wasm"; readonly hash: string }
   /** `native` or `CODE:G…`; null where the contract does not say. */
   | { readonly kind: "asset"; readonly asset: string | null }

@@ -48,7 +48,7 @@ export type SpecUserType =
 
 export type SpecUserTypes = { readonly [name: string]: SpecUserType };
 
-export type SpecField = readonly [name: string, type: SpecType];
+type SpecField = readonly [name: string, type: SpecType];
 
 /** An event of a contract's interface: fixed topics, then those with a value each, then the data in its format. */
 export interface EventSpec {
