@@ -1,5 +1,6 @@
 // What is special about PostgreSQL. What every store must do is in ../conformance/.
 import { startProxy } from "@fencepost/simulator";
+import { drizzle } from "drizzle-orm/node-postgres";
 import { Client } from "pg";
 import { afterAll, afterEach, beforeAll, describe, expect, it } from "vitest";
 import { emptyDeliveryTables } from "../../__tests__/support/deliveryTables.ts";
@@ -12,10 +13,12 @@ import { DELIVERED, EVERYTHING, ended, LEASE_MS, resultOf, webhookOf } from "../
 import type { ClaimedDelivery, Delivery, DeliveryStore, DispatchReport } from "../deliveryStore.ts";
 import type { NewWebhook, WebhookId } from "../webhook.ts";
 import { type Database, openDatabase } from "./database.ts";
+import { catchUp, replay } from "./dispatching.ts";
 import { insertMessages } from "./messages.ts";
 import { migrate } from "./migrate.ts";
 import { postgresStore } from "./postgresStore.ts";
 import type { PostgresTransaction } from "./transactions.ts";
+import { prune } from "./upkeep.ts";
 
 let testDatabase: TestDatabase;
 let url: string;
@@ -181,6 +184,235 @@ describe("a dispatch in the caller's own transaction", () => {
     await client.query("ROLLBACK");
     expect((await waiting).length).toBe(1);
   });
+});
+
+describe("a dispatch in a transaction of", () => {
+  type Transaction = <T>(work: (tx: PostgresTransaction) => Promise<T>) => Promise<T>;
+
+  /** By its structure alone: no lists go in, and nothing comes out but what every library gives alike. */
+  async function prismaTransaction(): Promise<Transaction> {
+    const client = await openClient();
+    return async (work) => {
+      await client.query("BEGIN");
+      try {
+        const result = await work({
+          async $queryRawUnsafe(text, ...values) {
+            expect(values.filter(Array.isArray)).toEqual([]);
+            const { rows } = await client.query<Record<string, unknown>>(text, values);
+            for (const value of rows.flatMap(Object.values))
+              expect(typeof value).toMatch(/^(?:string|boolean)$/);
+            return rows;
+          },
+        });
+        await client.query("COMMIT");
+        return result;
+      } catch (error) {
+        await client.query("ROLLBACK");
+        throw error;
+      }
+    };
+  }
+
+  async function drizzleTransaction(): Promise<Transaction> {
+    const db = drizzle(await openClient());
+    return (work) => db.transaction((tx) => work(tx));
+  }
+
+  const libraries: readonly (readonly [string, () => Promise<Transaction>])[] = [
+    ["Drizzle", drizzleTransaction],
+    ["Prisma", prismaTransaction],
+  ];
+  const odd = { text: `"\\{},'$1 \u{1f4e6}\n`, nested: [null, { big: 2n ** 70n }] };
+
+  for (const [name, open] of libraries) {
+    it(`${name} commits with it, and gives the same records as any other`, async () => {
+      await addWebhook("a", { filter: { nested: [{ big: "1180591620717411303424" }] } });
+      await addWebhook("b", { ordering: "strict" });
+      const transaction = await open();
+      const message = messageOf("order:1", { data: odd });
+      const inside = await transaction(async (tx) => {
+        const first = await store.dispatch(message, { tx });
+        expect(first.created.length).toBe(2);
+        expect(await store.findDelivery(first.created[0]!.id)).toBe(undefined);
+        expect(await store.dispatch(message, { tx })).toEqual({
+          created: [],
+          existing: first.created,
+          forgotten: [],
+        });
+        return first;
+      });
+      for (const delivery of inside.created) expect(await store.findDelivery(delivery.id)).toEqual(delivery);
+      expect(await store.dispatch(message, {})).toEqual({
+        created: [],
+        existing: inside.created,
+        forgotten: [],
+      });
+      const [held] = (await claim()).filter(({ webhookId }) => webhookId === "wh_a");
+      const [recorded] = await store.recordAttempts(held!.fence, [held!.id], LEASE_MS);
+      expect(recorded!.body.equals(message.body)).toBe(true);
+    });
+
+    it(`${name} vanishes with it, and refuses other content`, async () => {
+      await addWebhook("a");
+      const transaction = await open();
+      const failing = transaction(async (tx) => {
+        await store.dispatch(messageOf("order:1"), { tx });
+        throw new Error("changed my mind");
+      });
+      await expect(failing).rejects.toThrow("changed my mind");
+      expect((await database.query("SELECT FROM fencepost.messages")).rows.length).toBe(0);
+      await dispatch(messageOf("order:1"));
+      const other = transaction((tx) => store.dispatch(messageOf("order:1", { data: "other" }), { tx }));
+      await expect(other).rejects.toMatchObject({ name: "EventContentMismatchError" });
+    });
+  }
+});
+
+describe("a pruning step", () => {
+  const BEFORE = (): Date => new Date(Date.now() + LEASE_MS);
+  const pruneAll = async (): Promise<void> => {
+    while (!(await store.prune({ before: BEFORE(), limit: 100 })).done);
+  };
+
+  /** A pruning step that has done its work and is not committed: what it removes is locked until then. */
+  async function holdPruning(): Promise<() => Promise<void>> {
+    const client = await openClient();
+    await client.query("BEGIN");
+    await prune(client, { before: BEFORE(), limit: 100 });
+    return async () => {
+      await client.query("COMMIT");
+    };
+  }
+
+  /** What is due has its body: an attempt of it can be put on record. */
+  async function expectBodies(count: number): Promise<void> {
+    const claims = await claim();
+    expect(claims.length).toBe(count);
+    if (count === 0) return;
+    const ids = claims.map(({ id }) => id);
+    expect((await store.recordAttempts(claims[0]!.fence, ids, LEASE_MS)).length).toBe(count);
+  }
+
+  it("does not take a message that a dispatch holds", async () => {
+    await dispatch(messageOf("order:1"));
+    await addWebhook("a");
+    const client = await openClient();
+    await client.query("BEGIN");
+    expect((await dispatch(messageOf("order:1"), { tx: client })).length).toBe(1);
+    await pruneAll();
+    await client.query("COMMIT");
+    await pruneAll();
+    await expectBodies(1);
+  });
+
+  it("that takes a message makes a dispatch of it wait, which then stores it anew", async () => {
+    await dispatch(messageOf("order:1"));
+    await addWebhook("a");
+    const commit = await holdPruning();
+    const dispatching = dispatch(messageOf("order:1", { data: "other" }));
+    await waitForHeld(database, 1);
+    await commit();
+    expect((await dispatching).length).toBe(1);
+    await expectBodies(1);
+  });
+
+  const RANGE = { from: new Date("2090-01-01"), to: new Date("2110-01-01"), limit: 100 };
+  const offers: readonly (readonly [string, (client: Client, id: WebhookId) => Promise<unknown>])[] = [
+    ["replay", (client, id) => replay(client, id, RANGE)],
+    ["catch-up", (client) => catchUp(client, 100)],
+  ];
+  for (const [name, offer] of offers) {
+    it(`does not take the body of a message that a ${name} holds`, async () => {
+      await emit([emittedMessage(1), emittedMessage(2)]);
+      await store.fanOut({ messages: 10, webhooks: 10 });
+      const id = await addWebhook("a");
+      const client = await openClient();
+      await client.query("BEGIN");
+      await offer(client, id);
+      await pruneAll();
+      await client.query("COMMIT");
+      await pruneAll();
+      await expectBodies(2);
+    });
+
+    it(`that takes bodies makes a ${name} wait, which then passes them over`, async () => {
+      await emit([emittedMessage(1), emittedMessage(2)]);
+      await store.fanOut({ messages: 10, webhooks: 10 });
+      const id = await addWebhook("a");
+      const commit = await holdPruning();
+      const client = await openClient();
+      const offering = offer(client, id);
+      await waitForHeld(database, 1);
+      await commit();
+      await offering;
+      await expectBodies(0);
+      expect(await pairs()).toEqual([]);
+    });
+  }
+
+  it("that takes pairs while a dispatch or a replay is in the middle does not have them made anew", async () => {
+    const id = await addWebhook("z");
+    const messages = [emittedMessage(1), emittedMessage(2)].sort((a, b) => (a.eventId < b.eventId ? -1 : 1));
+    await emit([messages[1]!]);
+    await store.fanOut({ messages: 10, webhooks: 10 });
+    await dispatch(messageOf("order:1"));
+    const claims = await claim();
+    for (const { fence, id } of claims) {
+      const [recorded] = await store.recordAttempts(fence, [id], LEASE_MS);
+      await store.finish(fence, [ended(recorded!, DELIVERED)]);
+    }
+    await database.query("DELETE FROM fencepost.catch_ups");
+    await emit([messages[0]!]);
+    await addWebhook("a");
+    // Each is held up at a pair that comes before the one that is pruned meanwhile.
+    const held = await gate(`NEW.webhook_id = 'wh_a' OR NEW.event_id = '${messages[0]!.eventId}'`);
+    const dispatching = dispatch(messageOf("order:1"));
+    const replaying = store.replay(id, RANGE);
+    await held.waitForHeld(2);
+    await pruneAll();
+    expect(await pairs()).toEqual([]);
+    await held.open();
+    expect((await dispatching).map(({ webhookId }) => webhookId)).toEqual(["wh_a"]);
+    expect(await replaying).toMatchObject({ created: 1 });
+    expect(await pairs()).toEqual(["wh_a order:1", `wh_z ${messages[0]!.eventId}`]);
+  });
+
+  it("by two at once is one, and the other has nothing to do", async () => {
+    await dispatch(messageOf("order:1"));
+    const commit = await holdPruning();
+    expect(await store.prune({ before: BEFORE(), limit: 10 })).toEqual({
+      deliveries: 0,
+      messages: 0,
+      done: true,
+    });
+    await commit();
+    expect(await store.prune({ before: BEFORE(), limit: 10 })).toEqual({
+      deliveries: 0,
+      messages: 0,
+      done: true,
+    });
+    expect((await database.query("SELECT FROM fencepost.messages")).rows).toEqual([]);
+  });
+
+  it("begins where the first body is, however many messages have none any more", async () => {
+    await emit(Array.from({ length: 300 }, (_, i) => emittedMessage(i)));
+    await store.fanOut({ messages: 1_000, webhooks: 10 });
+    await pruneAll();
+    expect((await database.query("SELECT FROM fencepost.messages")).rows.length).toBe(300);
+    await emit([emittedMessage(1_000)]);
+    await store.fanOut({ messages: 10, webhooks: 10 });
+    const step = await store.prune({ before: BEFORE(), limit: 2 });
+    expect(step).toEqual({ deliveries: 0, messages: 1, done: true });
+  });
+});
+
+it("finishes a delivery without touching an index: nothing that an outcome writes is in one", async () => {
+  const { rows } = await database.query<{ definition: string }>(
+    "SELECT indexdef AS definition FROM pg_indexes WHERE schemaname = 'fencepost' AND tablename = 'deliveries'",
+  );
+  expect(rows.length).toBeGreaterThan(2);
+  const written = /\b(?:state|attempts|tries|asks|last_\w+|next_at|first_at|finished_at)\b/;
+  for (const { definition } of rows) expect(definition).not.toMatch(written);
 });
 
 describe("a connection that is cut at COMMIT", () => {
