@@ -1,10 +1,14 @@
+import { createHash } from "node:crypto";
+import { readFile } from "node:fs/promises";
 import { startProxy } from "@fencepost/simulator";
 import { afterAll, beforeAll, beforeEach, expect, test } from "vitest";
 import { startScript } from "../../__tests__/support/scriptProcess.ts";
 import { createTestDatabase, type TestDatabase } from "../../__tests__/support/testDatabase.ts";
+import type { WebhookId } from "../webhook.ts";
 import { type Database, openDatabase } from "./database.ts";
 import { ConnectionLostError, MigrationError } from "./errors.ts";
 import { decideMigrations, migrate, readMigrationState } from "./migrate.ts";
+import { postgresStore } from "./postgresStore.ts";
 
 let testDatabase: TestDatabase;
 let database: Database;
@@ -94,6 +98,71 @@ test("a connection that breaks in the middle leaves nothing behind, and it can b
   await proxy.close();
   expect(await migrate(database)).not.toEqual([]);
   expect(await migrate(database)).toEqual([]);
+});
+
+test("what the pipeline had stored before the delivery schema is kept, in its order", async () => {
+  const name = "0001_pipeline.sql";
+  const sql = await readFile(new URL(`./migrations/${name}`, import.meta.url), "utf8");
+  await database.query("CREATE SCHEMA fencepost");
+  await database.query(sql);
+  await database.query("CREATE TABLE fencepost.migrations (name text PRIMARY KEY, hash text NOT NULL)");
+  await database.query("INSERT INTO fencepost.migrations VALUES ($1, $2)", [
+    name,
+    createHash("sha256").update(sql).digest("hex"),
+  ]);
+  await database.query(`
+    INSERT INTO fencepost.messages (event_id, token, type, state, content_hash, occurred_at, created_at) VALUES
+      ('evt_c', 't-3', 'a', 'emitted', '', '2026-01-03', '2026-02-01'),
+      ('evt_a', 't-1', 'a', 'emitted', '', '2026-01-01', '2026-02-01'),
+      ('order', NULL, 'a', 'dispatched', '', '2026-01-01', '2026-01-15'),
+      ('evt_b', 't-2', 'a', 'emitted', '', '2026-01-01', '2026-02-01');
+    INSERT INTO fencepost.message_bodies SELECT event_id, '{}' FROM fencepost.messages;
+    INSERT INTO fencepost.outbox (event_id) VALUES ('evt_a'), ('evt_b'), ('evt_c');
+    INSERT INTO fencepost.webhooks (id, url, types, secrets, active, on_unknown) VALUES
+      ('wh_1', 'https://a.example/', '{*}', '{whsec_new,whsec_old}', true, 'hold'),
+      ('wh_2', 'https://b.example/', '{*}', '{}', false, 'resend');
+    INSERT INTO fencepost.deliveries (event_id, webhook_id, state, attempts, finished_at) VALUES
+      ('order', 'wh_1', 'in_doubt', 1, '2026-02-02'), ('order', 'wh_2', 'pending', 0, NULL);
+    INSERT INTO fencepost.attempts (delivery_id, number, fence, url, "timestamp", started_at)
+      VALUES (1, 1, 1, 'https://a.example/', 1, '2026-02-01Z');`);
+  expect(await migrate(database)).toContain("0002_delivery.sql");
+
+  const read = async (query: string): Promise<unknown> => (await database.query(query)).rows;
+  expect(await read("SELECT event_id, position FROM fencepost.messages ORDER BY position")).toEqual([
+    { event_id: "order", position: 1n },
+    { event_id: "evt_a", position: 2n },
+    { event_id: "evt_b", position: 3n },
+    { event_id: "evt_c", position: 4n },
+  ]);
+  expect(await read("SELECT event_id, position FROM fencepost.outbox ORDER BY position")).toEqual([
+    { event_id: "evt_a", position: 2n },
+    { event_id: "evt_b", position: 3n },
+    { event_id: "evt_c", position: 4n },
+  ]);
+  expect(await read("SELECT nextval('fencepost.message_position') AS next")).toEqual([{ next: 5n }]);
+  const store = postgresStore(database);
+  expect(await store.listWebhooks({ limit: 10 })).toMatchObject([
+    {
+      active: true,
+      onUnknown: "hold",
+      secrets: [
+        { secret: "whsec_new", expiresAt: null },
+        { secret: "whsec_old", expiresAt: null },
+      ],
+      headers: {},
+      filter: null,
+      ordering: "none",
+      retryScheduleMs: null,
+      disableAfterMs: null,
+    },
+    { active: false, secrets: [], disabledAt: expect.any(Date) },
+  ]);
+  const waiting = await store.listDeliveries("wh_1" as WebhookId, { needsPerson: true }, { limit: 10 });
+  expect(waiting).toMatchObject([{ id: "dlv_1", state: "in_doubt", blockedBy: null }]);
+  expect(await read("SELECT first_at FROM fencepost.deliveries WHERE id = 1")).toEqual([
+    { first_at: new Date("2026-02-01") },
+  ]);
+  expect(await store.listUntold()).toEqual([]);
 });
 
 test("what is pending is told without changing anything", async () => {
