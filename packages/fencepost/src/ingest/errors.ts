@@ -27,15 +27,27 @@ export class GapError extends Error {
   }
 }
 
-/** This process watches other contracts than its stream does. */
+/** What the filters of a stream are to be, against what they are. */
+export interface FilterChange {
+  readonly added: readonly string[];
+  readonly removed: readonly string[];
+  /** Contracts that start at an earlier ledger than they did. */
+  readonly widened: readonly string[];
+}
+
+/** This process watches other contracts than its stream does, or from an earlier ledger on. */
 export class FilterSetChangedError extends Error {
   override readonly name = "FilterSetChangedError";
 
-  constructor(stream: string, added: readonly string[], removed: readonly string[]) {
-    const changes = [...added.map((id) => `+${id}`), ...removed.map((id) => `-${id}`)].join(", ");
+  constructor(stream: string, { added, removed, widened }: FilterChange) {
+    const changes = [
+      ...added.map((id) => `+${id}`),
+      ...removed.map((id) => `-${id}`),
+      ...widened.map((id) => `${id} from an earlier ledger`),
+    ].join(", ");
     super(
-      `${stream} watches other contracts than this config (${changes}). Run "fencepost migrate" with the new ` +
-        "config: added contracts are then read from their own start ledger.",
+      `${stream} watches other contracts than this config (${changes || "found by other rules"}). Run "fencepost ` +
+        'migrate" with the new config: what is added is then read from its own start ledger.',
     );
   }
 }
@@ -47,7 +59,12 @@ export class StreamMismatchError extends Error {
   constructor(stream: string, stored: string, given: string) {
     super(
       `The stream ${stream} in this database is of ${stored}, but the config names ${given}. Use another ` +
-        "database, or correct source.network.",
+        'database, correct source.network, or run "fencepost epoch begin" where the network was reset.',
     );
   }
+}
+
+/** A backfill was asked for ledgers that it cannot fill. */
+export class BackfillRangeError extends Error {
+  override readonly name = "BackfillRangeError";
 }

@@ -1,15 +1,19 @@
 import { type Chain, type EventSpec, scv, startChain } from "@fencepost/simulator";
 import { afterEach, describe, expect, test } from "vitest";
 import { type IngestBench, openIngest } from "../__tests__/support/ingest.ts";
+import { never } from "../__tests__/support/windows.ts";
 import { StaleTermError } from "../lease/term.ts";
-import type { Source } from "../source/source.ts";
+import { createLog } from "../observe/log.ts";
+import type { Source, WindowRequest } from "../source/source.ts";
 import { CommitBecameRollbackError } from "../store/postgres/errors.ts";
+import { readGaps } from "../store/postgres/gaps.ts";
 import { EventConflictError, FilterSetChangedError, GapError } from "./errors.ts";
 
 const A = scv.contractId("a");
 const B = scv.contractId("b");
 const C = scv.contractId("c");
 
+const MAX_STEPS = 1_000;
 let bench: IngestBench;
 afterEach(() => bench.close());
 
@@ -246,7 +250,7 @@ describe("a gap", () => {
   }
   const gaps = () =>
     rows(
-      "SELECT from_ledger::int AS f, to_ledger::int AS t, accepted_at IS NOT NULL AS accepted FROM fencepost.gaps",
+      "SELECT from_ledger::int AS f, to_ledger::int AS t, accepted_at IS NOT NULL AS accepted FROM fencepost.gaps WHERE healed_at IS NULL",
     );
 
   test("is named and stops the stream, which looks again until a source has the ledgers", async () => {
@@ -264,8 +268,41 @@ describe("a gap", () => {
     await bench.catchUp(term);
     expect(await tokens()).toEqual(bench.tokensOnChain([A]));
     expect(await gaps()).toEqual([]);
+    expect(await readGaps(bench.database)).toMatchObject([
+      { fromLedger: 4, throughLedger: 10, acceptedAt: null, healedBy: bench.source.name },
+    ]);
     expect(await bench.stream()).toMatchObject({ nextLedger: 15, halted: null });
   });
+
+  test("is told when it is found and when it grows, and not at every look", async () => {
+    const term = await fallBehind();
+    const found: object[] = [];
+    const lines: string[] = [];
+    const over = {
+      onGapFound: (gap: object) => found.push(gap),
+      log: createLog("error", { write: (line) => lines.push(line) }),
+    };
+    for (const closed of [0, 0, 2, 0]) {
+      closeLedgers(bench.chain, closed);
+      await expect(bench.step(term, over)).rejects.toThrow(GapError);
+    }
+    expect(found).toEqual([
+      { fromLedger: 4, throughLedger: 9, accepted: false },
+      { fromLedger: 4, throughLedger: 11, accepted: false },
+    ]);
+    expect(lines).toHaveLength(2);
+    expect(JSON.parse(lines[0] ?? "")).toMatchObject({ msg: "gap in the source", fromLedger: 4 });
+  });
+
+  test.each(["error", "empty"] as const)(
+    "is found at the first poll after it opened, also by a provider that answers expired cursors with: %s",
+    async (expired) => {
+      const term = await fallBehind();
+      bench.rpc.node.expired = expired;
+      await expect(bench.step(term)).rejects.toThrow(/no longer has ledgers 4 to 9/);
+      expect(await bench.stored()).toHaveLength(6);
+    },
+  );
 
   test("is passed, and stays named, where the owner said to go on", async () => {
     const term = await fallBehind();
@@ -384,6 +421,107 @@ describe("contracts added later", () => {
     await bench.watch(from(5, A, B), { adopt: true });
     bench.rpc.node.lag = 4; // the node has ledgers 1 and 2: behind for both
     expect(await bench.step(await bench.lead())).toBe("idle");
+  });
+});
+
+describe("a start that is set back", () => {
+  test("is read beside, while the contract keeps up with the newest ledger, and without loss or repeat", async () => {
+    bench = await openIngest();
+    closeLedgers(bench.chain, 30);
+    await bench.watch(from(20, A, B));
+    await bench.catchUp(await bench.lead());
+    await expect(bench.watch([...from(5, A), ...from(20, B)])).rejects.toThrow(`${A} from an earlier ledger`);
+    await bench.watch([...from(5, A), ...from(20, B)], { adopt: true });
+    const term = await bench.lead();
+    bench.rpc.node.scanLimit = 4;
+    closeLedgers(bench.chain, 1);
+    await bench.step(term);
+    expect((await tokens()).filter((token) => token.includes("-0000000031-"))).toHaveLength(3); // at once
+    await bench.catchUp(term);
+    expect((await tokens()).sort()).toEqual(
+      [...bench.tokensOnChain([A], 5), ...bench.tokensOnChain([B], 20)].sort(),
+    );
+    await expectGaplessSeq();
+    expect(await rows("SELECT count(*)::int AS n FROM fencepost.watches WHERE earlier_next IS NULL")).toEqual(
+      [{ n: 2 }],
+    );
+    await bench.watch([...from(5, A), ...from(20, B)]); // nothing is left to adopt
+  });
+
+  test("is read on after a crash from where it was, also where it was set back again meanwhile", async () => {
+    bench = await openIngest();
+    closeLedgers(bench.chain, 40);
+    await bench.watch(from(30, A));
+    await bench.catchUp(await bench.lead());
+    const source = bench.openSource({ pageLimit: 1 });
+    bench.rpc.node.scanLimit = 3;
+    const short = {
+      ...source,
+      window: (request: WindowRequest, signal: AbortSignal) =>
+        source.window(
+          { ...request, throughLedger: Math.min(request.throughLedger ?? 1e9, request.fromLedger + 1) },
+          signal,
+        ),
+    };
+    for (const start of [20, 10]) {
+      await bench.watch(from(start, A), { adopt: true });
+      await bench.step(await bench.lead(), { source: short });
+      await bench.step(await bench.lead(), { source: short });
+    }
+    await bench.catchUp(await bench.lead());
+    expect((await tokens()).sort()).toEqual(bench.tokensOnChain([A], 10));
+    await expectGaplessSeq();
+  });
+});
+
+describe("a long way to go", () => {
+  test("is read ahead, several windows at once, and stored in order", async () => {
+    bench = await openIngest();
+    closeLedgers(bench.chain, 20);
+    await bench.watch(from(1, A));
+    await bench.catchUp(await bench.lead());
+    closeLedgers(bench.chain, 700);
+    await bench.database.query("UPDATE fencepost.streams SET latest_ledger = 720");
+    bench.rpc.node.latencyMs = 2;
+    const source = bench.openSource();
+    const ledgers: number[] = [];
+    await bench.catchUp(await bench.lead(), { source, onStored: ({ ledger }) => ledgers.push(ledger) });
+    expect(await tokens()).toEqual(bench.tokensOnChain([A]));
+    expect((await bench.stored()).some((row) => row.late)).toBe(false);
+    expect(ledgers).toEqual([...ledgers].sort((a, b) => a - b));
+    expect(bench.rpc.mostInFlight).toBeGreaterThan(1);
+    expect(bench.rpc.mostInFlight).toBeLessThanOrEqual(source.windowsAtOnce ?? 0);
+  });
+
+  test("of an added contract is read ahead too", async () => {
+    bench = await openIngest();
+    closeLedgers(bench.chain, 700);
+    await bench.watch(from("latest", A));
+    await bench.catchUp(await bench.lead());
+    await bench.watch([...from("latest", A), ...from(1, B)], { adopt: true });
+    bench.rpc.node.latencyMs = 2;
+    await bench.catchUp(await bench.lead());
+    expect((await tokens()).sort()).toEqual(
+      [...bench.tokensOnChain([A], 700), ...bench.tokensOnChain([B])].sort(),
+    );
+    expect(bench.rpc.mostInFlight).toBeGreaterThan(1);
+  });
+
+  test("is begun anew where the cursor is not where it was: what was read ahead for another place is not stored", async () => {
+    bench = await openIngest();
+    closeLedgers(bench.chain, 700);
+    await bench.watch(from(1, A));
+    await bench.database.query("UPDATE fencepost.streams SET latest_ledger = 700");
+    const term = await bench.lead();
+    const ingest = bench.ingest();
+    for (let i = 0; i < 3; i++) await ingest.step(term, never);
+    await bench.database.query("UPDATE fencepost.streams SET next_ledger = 7");
+    for (let i = 0; i < 3; i++) await ingest.step(term, never);
+    await bench.watch([...from(1, A), ...from(1, B)], { adopt: true }); // and where the filters are others
+    const next = await bench.lead();
+    for (let i = 0; i < MAX_STEPS && (await ingest.step(next, never)) !== "idle"; i++);
+    expect((await tokens()).sort()).toEqual(bench.tokensOnChain([A, B]));
+    await expectGaplessSeq();
   });
 });
 

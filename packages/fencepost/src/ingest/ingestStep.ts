@@ -1,67 +1,84 @@
-import type { FencingToken } from "@fencepost/token";
 import { leaseName } from "../lease/holder.ts";
 import { decideCommit, StaleTermError } from "../lease/term.ts";
-import type { Log } from "../observe/log.ts";
 import type { StepResult } from "../runner/runner.ts";
-import type { Source, SourceEvent } from "../source/source.ts";
-import type { Database, DatabaseClient } from "../store/postgres/database.ts";
+import { ChainResetError, RpcResponseError, SourceUnavailableError } from "../source/errors.ts";
+import type { LedgerRef, SourceWindow } from "../source/source.ts";
+import type { DatabaseClient } from "../store/postgres/database.ts";
+import { healGaps, insertGap, type LedgerRange } from "../store/postgres/gaps.ts";
 import { stageTransaction } from "../store/postgres/stageTransaction.ts";
 import {
-  closeGaps,
-  insertConflict,
-  insertEvents,
-  insertGap,
+  haltForReset,
+  insertFoundWatches,
+  insertUnnamed,
   lockStream,
+  moveDiscovered,
   moveStream,
-  moveWatches,
-  readContentHashes,
+  readEventsBetween,
   readStream,
   readWatches,
   type StreamRow,
   type Watch,
+  writeAnchor,
 } from "../store/postgres/streams.ts";
-import type { Decoder } from "../xdr/decode.ts";
-import { decideStored } from "./decideStored.ts";
-import { EventConflictError, GapError } from "./errors.ts";
-import { type IdentifiedEvent, identifyEvent } from "./identify.ts";
+import { type Batch, commitBatch, prepareBatch, type WriteContext } from "./commit.ts";
+import { factoryIds, findContracts, NOTHING_FOUND } from "./discovery.ts";
+import { GapError } from "./errors.ts";
+import { decidePast, type Past } from "./past.ts";
+import { openWindows, type Windows } from "./windows.ts";
 
-export interface IngestContext {
-  readonly database: Database;
-  readonly source: Source;
-  readonly decoder: Decoder;
-  readonly leaseMs: number;
+export interface IngestContext extends WriteContext {
   readonly onGap: "stop" | "continue";
-  readonly log: Log;
   /** Called after each commit with what it stored. */
   readonly onStored?: (stored: {
     readonly events: number;
     readonly replayed: number;
     readonly ledger: number;
   }) => void;
+  /** Called when a hole is found, and when it grows. */
+  readonly onGapFound?: (gap: LedgerRange & { readonly accepted: boolean }) => void;
+}
+
+/** Stage ingest of one stream. */
+export interface Ingest {
+  /**
+   * Reads the next window of the stream and commits it with the cursor, under `term`. Then lets contracts that were
+   * added later read one window of their past. Throws {@link StaleTermError} when another process leads,
+   * {@link EventConflictError}, {@link GapError}, or {@link ChainResetError}.
+   */
+  step(term: bigint, signal: AbortSignal): Promise<StepResult>;
 }
 
 /** How long a stream that stopped waits before it looks again, in milliseconds. */
 const HALTED_WAIT_MS = 5_000;
+/** The anchor is taken anew after so many ledgers, an hour or so: before a node forgets it. */
+const ANCHOR_LEDGERS = 720;
+/** Stored events that are looked at for contracts in one step. */
+const DISCOVERED_AT_ONCE = 10_000n;
 
-/**
- * Reads the next window of the stream and commits it with the cursor, under `term`. Then lets contracts that
- * were added later read one window of their past. Throws {@link StaleTermError} when another process leads,
- * {@link EventConflictError}, or {@link GapError}.
- */
+/** Keeps what it has read ahead from one step to the next. */
+export function createIngest(context: IngestContext): Ingest {
+  const windows = openWindows(context.source);
+  const pastWindows = openWindows(context.source);
+  return { step: (term, signal) => ingestStep(context, term, signal, windows, pastWindows) };
+}
+
+/** One step, with nothing read ahead unless windows are given. */
 export async function ingestStep(
   context: IngestContext,
   term: bigint,
   signal: AbortSignal,
+  windows: Windows = openWindows(context.source),
+  pastWindows: Windows = openWindows(context.source),
 ): Promise<StepResult> {
   const stream = await readLedStream(context, term);
   if (stream.halted === "conflict") return { waitMs: HALTED_WAIT_MS };
 
+  const discovered = await discoverStored(context, stream);
   const watches = await readWatches(context.database, stream.stream);
   const joined = watches.filter((watch) => watch.nextLedger === null);
-  const moved = joined.length > 0 && (await ingestAtCursor(context, stream, joined, signal));
-  const lags = joined.length < watches.length;
-  const movedPast = lags && (await ingestPast(context, term, watches, signal));
-  return moved || movedPast ? "progress" : "idle";
+  const moved = joined.length > 0 && (await ingestAtCursor(context, stream, joined, windows, signal));
+  const movedPast = await ingestPast(context, term, watches, pastWindows, signal);
+  return discovered || moved || movedPast ? "progress" : "idle";
 }
 
 async function readLedStream(context: IngestContext, term: bigint): Promise<StreamRow> {
@@ -75,10 +92,13 @@ async function ingestAtCursor(
   context: IngestContext,
   stream: StreamRow,
   joined: readonly Watch[],
+  windows: Windows,
   signal: AbortSignal,
 ): Promise<boolean> {
   const contractIds = joined.map((watch) => watch.contractId);
-  const window = await context.source.window({ fromLedger: stream.nextLedger, contractIds }, signal);
+  const request = { fromLedger: stream.nextLedger, contractIds, ...anchorOf(stream) };
+  const window = await windows.next(request, stream.latestLedger ?? 0, signal);
+  if (window.kind === "reset") return await commitReset(context, stream, window);
   const { latestLedger } = window;
   if (window.kind === "idle") return false;
   if (window.kind === "behind") {
@@ -89,106 +109,141 @@ async function ingestAtCursor(
   const move: Move = (client, seq) =>
     moveStream(client, stream, { nextLedger, seq, latestLedger, leaseMs: context.leaseMs });
   if (window.kind === "gap") await commitGap(context, stream, window, move);
-  else await commitEvents(context, stream, identify(context, window.events, joined), window, move);
+  else {
+    const batch = await prepareBatch(context, window.events, joined);
+    const anchor = await nextAnchor(context, stream, window, signal);
+    await commitWindow(context, stream, batch, window, move, anchor);
+  }
   return true;
 }
 
-/** One window of the past of the contracts that are furthest behind. False: the source has nothing to give. */
+/** One window of the past of contracts that lag, those furthest behind first. False: nothing to read, or to give. */
 async function ingestPast(
   context: IngestContext,
   term: bigint,
   watches: readonly Watch[],
+  windows: Windows,
   signal: AbortSignal,
 ): Promise<boolean> {
+  if (watches.every(({ nextLedger, earlier }) => nextLedger === null && earlier === null)) return false;
   const stream = await readLedStream(context, term);
-  const from = Math.min(...watches.flatMap((watch) => watch.nextLedger ?? []));
-  const behind = watches.filter((watch) => watch.nextLedger === from);
-  const contractIds = behind.map((watch) => watch.contractId);
-  const joinAt = stream.nextLedger;
+  const past = decidePast(watches, stream.nextLedger);
+  if (!past) return false;
   const moveTo =
     (to: number): Move =>
     async (client, seq) =>
-      (await moveWatches(client, stream.stream, contractIds, from, to, joinAt)) &&
+      (await past.move(client, stream.stream, to)) &&
       (await moveStream(client, stream, {
-        nextLedger: joinAt,
+        nextLedger: stream.nextLedger,
         seq,
         latestLedger: stream.latestLedger ?? 0,
         leaseMs: context.leaseMs,
       }));
+  const { fromLedger, throughLedger } = past;
 
   // Only where a person set the stream's cursor back.
-  if (from >= joinAt) {
-    await commitEvents(context, stream, [], { fromLedger: from, throughLedger: joinAt - 1 }, moveTo(joinAt));
+  if (fromLedger > throughLedger) {
+    await commitWindow(
+      context,
+      stream,
+      { events: [], found: NOTHING_FOUND },
+      past,
+      moveTo(throughLedger + 1),
+    );
     return true;
   }
-  const request = { fromLedger: from, throughLedger: joinAt - 1, contractIds };
-  const window = await context.source.window(request, signal);
+  const window = await readPast(stream, past, windows, signal);
   if (window.kind === "idle" || window.kind === "behind") return false;
-  const throughLedger = Math.min(window.throughLedger, joinAt - 1);
-  const move = moveTo(throughLedger + 1);
-  if (window.kind === "gap") await commitGap(context, stream, { ...window, throughLedger }, move);
-  else {
-    const range = { fromLedger: from, throughLedger };
-    await commitEvents(context, stream, identify(context, window.events, behind), range, move);
-  }
+  if (window.kind === "reset") return await commitReset(context, stream, window);
+  const range = { fromLedger, throughLedger: Math.min(window.throughLedger, throughLedger) };
+  const move = moveTo(range.throughLedger + 1);
+  if (window.kind === "gap") await commitGap(context, stream, range, move);
+  else
+    await commitWindow(
+      context,
+      stream,
+      await prepareBatch(context, window.events, past.watches),
+      range,
+      move,
+    );
   return true;
 }
 
-function identify(
-  { source, decoder }: IngestContext,
-  events: readonly SourceEvent[],
-  watches: readonly Watch[],
-): readonly IdentifiedEvent[] {
-  const startOf = new Map(watches.map((watch) => [watch.contractId, watch.startLedger]));
-  return events
-    .filter((event) => event.ledger >= (startOf.get(event.contractId ?? "") ?? Number.POSITIVE_INFINITY))
-    .map((event) => identifyEvent(source.chain, event, decoder));
+function readPast(
+  stream: StreamRow,
+  past: Past,
+  windows: Windows,
+  signal: AbortSignal,
+): Promise<SourceWindow> {
+  const { fromLedger, throughLedger } = past;
+  const contractIds = past.watches.map((watch) => watch.contractId);
+  const request = { fromLedger, throughLedger, contractIds, ...anchorOf(stream) };
+  return windows.next(request, throughLedger, signal);
 }
 
-/** Both inclusive. */
-interface LedgerRange {
-  readonly fromLedger: number;
-  readonly throughLedger: number;
+/** Looks at stored events for contracts that they name, where a rule is newer than they are. False: none is left. */
+async function discoverStored(context: IngestContext, stream: StreamRow): Promise<boolean> {
+  const { database, discovery, leaseMs } = context;
+  if (!discovery || stream.discoveredSeq >= stream.seq) return false;
+  const after = stream.discoveredSeq;
+  const through = after + DISCOVERED_AT_ONCE < stream.seq ? after + DISCOVERED_AT_ONCE : stream.seq;
+  const events = await readEventsBetween(database, stream, { after, through }, factoryIds(discovery));
+  const found = await findContracts(discovery, events);
+  await stageTransaction(database, leaseMs, async (client) => {
+    await lockLedStream(context, client, stream);
+    await insertFoundWatches(client, stream.stream, found.watches);
+    await insertUnnamed(client, found.unnamed);
+    await requireMoved(context, stream, moveDiscovered(client, stream.stream, after, through));
+  });
+  return true;
+}
+
+function anchorOf({ anchor }: StreamRow): { readonly anchor?: LedgerRef } {
+  return anchor ? { anchor } : {};
+}
+
+/** A newer anchor where it is time for one, and the source tells it; a source that cannot costs nothing but that. */
+async function nextAnchor(
+  { source }: IngestContext,
+  { anchor }: StreamRow,
+  { latestLedger, latestClosedAt }: Extract<SourceWindow, { kind: "window" }>,
+  signal: AbortSignal,
+): Promise<LedgerRef | undefined> {
+  if (anchor && latestLedger < anchor.ledger + ANCHOR_LEDGERS) return undefined;
+  try {
+    const ref = await source.ledger?.(latestLedger, signal);
+    if (ref) return ref;
+  } catch (error) {
+    if (!(error instanceof SourceUnavailableError || error instanceof RpcResponseError)) throw error;
+  }
+  return latestClosedAt === undefined
+    ? undefined
+    : { ledger: latestLedger, hash: null, closedAt: latestClosedAt };
 }
 
 /** The compare-and-set that ends a commit. False: the cursor is not where it was. */
 type Move = (client: DatabaseClient, seq: bigint) => Promise<boolean>;
 
 /** One transaction: the row's lock, the events, the cursor's compare-and-set. All of it, or nothing. */
-async function commitEvents(
+async function commitWindow(
   context: IngestContext,
   read: StreamRow,
-  events: readonly IdentifiedEvent[],
-  { fromLedger, throughLedger }: LedgerRange,
+  batch: Batch,
+  range: LedgerRange,
   move: Move,
+  anchor?: LedgerRef,
 ): Promise<void> {
-  const { database, leaseMs, log } = context;
-  let conflict: Conflict | undefined;
-  try {
-    const stored = await stageTransaction(database, leaseMs, async (client) => {
-      const locked = await lockLedStream(context, client, read);
-      // A source that repeats itself must not leave holes in seq.
-      const distinct = new Map(events.map((event) => [event.token, event]));
-      const tokens = await insertEvents(client, locked, [...distinct.values()]);
-      conflict = await findConflict(client, events, new Set(tokens), distinct);
-      if (conflict) throw new EventConflictError(conflict.event.token);
-      await closeGaps(client, read.stream, fromLedger, throughLedger);
-      await requireMoved(context, read, move(client, locked.seq + BigInt(tokens.length)));
-      return tokens.length;
-    });
-    const ledger = Math.max(throughLedger, read.nextLedger - 1); // a window of the past moves no cursor
-    context.onStored?.({ events: stored, replayed: events.length - stored, ledger });
-  } catch (error) {
-    if (conflict) {
-      const { event, storedHash } = conflict;
-      const { token, contentHash: seenHash, quarantineReason: _, ...seen } = event;
-      await database.transaction((client) =>
-        insertConflict(client, read.stream, { token, storedHash, seenHash, seen }),
-      );
-      log.error({ token, stream: read.stream }, "event conflict: the stream stops");
-    }
-    throw error;
-  }
+  const by = context.source.name ?? context.source.chain.stream;
+  const stored = await commitBatch(context, batch, {
+    lock: (client) => lockLedStream(context, client, read),
+    async finish(client, _, seq) {
+      await healGaps(client, read, range, { by, accepted: false });
+      if (anchor) await writeAnchor(client, read.stream, anchor);
+      await requireMoved(context, read, move(client, seq));
+    },
+  });
+  const ledger = Math.max(range.throughLedger, read.nextLedger - 1); // a window of the past moves no cursor
+  context.onStored?.({ events: stored, replayed: batch.events.length - stored, ledger });
 }
 
 async function lockLedStream(
@@ -206,30 +261,6 @@ async function requireMoved(context: IngestContext, read: StreamRow, moved: Prom
   if (!(await moved)) throw staleTerm(context, read.term, "moved_cursor");
 }
 
-interface Conflict {
-  readonly event: IdentifiedEvent;
-  readonly storedHash: Buffer;
-}
-
-/** The first event that was not stored now and differs from what is stored under its token. */
-async function findConflict(
-  client: DatabaseClient,
-  events: readonly IdentifiedEvent[],
-  storedNow: ReadonlySet<FencingToken>,
-  distinct: ReadonlyMap<FencingToken, IdentifiedEvent>,
-): Promise<Conflict | undefined> {
-  const known = events.filter((event) => !storedNow.has(event.token) || distinct.get(event.token) !== event);
-  if (known.length === 0) return undefined;
-  const tokens = known.map((event) => event.token);
-  const hashes = await readContentHashes(client, tokens);
-  for (const event of known) {
-    const storedHash = hashes.get(event.token);
-    if (storedHash && decideStored(storedHash, event.contentHash) === "conflict")
-      return { event, storedHash };
-  }
-  return undefined;
-}
-
 /** Names a hole; goes on beyond it only where the owner said so. */
 async function commitGap(
   context: IngestContext,
@@ -240,13 +271,34 @@ async function commitGap(
   const { database, leaseMs, onGap, log } = context;
   const accepted = onGap === "continue";
   const { stream } = read;
-  await stageTransaction(database, leaseMs, async (client) => {
+  const isNew = await stageTransaction(database, leaseMs, async (client) => {
     const locked = await lockLedStream(context, client, read);
-    await insertGap(client, { stream, fromLedger, throughLedger, accepted });
+    const named = await insertGap(client, read, { fromLedger, throughLedger }, accepted);
     if (accepted) await requireMoved(context, read, move(client, locked.seq));
+    return named;
   });
-  log.error({ stream, fromLedger, throughLedger, accepted }, "gap in the source");
+  if (isNew) {
+    log.error({ stream, fromLedger, throughLedger, accepted }, "gap in the source");
+    context.onGapFound?.({ fromLedger, throughLedger, accepted });
+  }
   if (!accepted) throw new GapError(stream, fromLedger, throughLedger);
+}
+
+/** The source has another chain: nothing of it is stored, and the stream stops until its node is right, or a person acts. */
+async function commitReset(
+  context: IngestContext,
+  read: StreamRow,
+  { anchor, found }: Extract<SourceWindow, { kind: "reset" }>,
+): Promise<never> {
+  const { database, leaseMs, source, log } = context;
+  await stageTransaction(database, leaseMs, async (client) => {
+    await lockLedStream(context, client, read);
+    await haltForReset(client, read.stream);
+  });
+  const error = new ChainResetError(source.chain, anchor, found);
+  if (read.halted !== "reset")
+    log.error({ stream: read.stream, anchor, found }, "the chain is another one: the stream stops");
+  throw error;
 }
 
 function positionOf(row: StreamRow): { term: bigint; cursor: bigint } {

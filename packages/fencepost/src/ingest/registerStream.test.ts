@@ -124,15 +124,66 @@ describe("registering a stream", () => {
 describe("what a changed filter set means", () => {
   const head = { latestLedger: 100, oldestLedger: 20 };
   const known: readonly Watch[] = [
-    { contractId: A, startLedger: 30, nextLedger: null },
-    { contractId: B, startLedger: 40, nextLedger: 45 },
+    { contractId: A, startLedger: 30, nextLedger: null, earlier: null, foundBy: null },
+    { contractId: B, startLedger: 40, nextLedger: 45, earlier: null, foundBy: null },
   ];
   const decide = (...requests: { contractId: string; startLedger: number | "latest" | "oldest" }[]) =>
     decideWatches(known, requests, head, 60);
 
-  test("those known stay where they are, whatever start is given now", () => {
-    const change = decide({ contractId: A, startLedger: 1 }, { contractId: B, startLedger: "latest" });
-    expect(change).toEqual({ watches: known, added: [], removed: [] });
+  test("those known stay where they are, whatever later start is given now", () => {
+    const change = decide({ contractId: A, startLedger: 35 }, { contractId: B, startLedger: "latest" });
+    expect(change).toEqual({ watches: known, added: [], removed: [], widened: [] });
+  });
+
+  test.each([
+    ["before what it has", 10, { contractId: A, nextLedger: null }, 30, { nextLedger: 10, endLedger: 30 }],
+    ["while it still lags", 10, { contractId: B, nextLedger: 45 }, 40, { nextLedger: 10, endLedger: 40 }],
+    [
+      "where it had not begun yet",
+      50,
+      { contractId: A, nextLedger: null },
+      90,
+      { nextLedger: 50, endLedger: 60 },
+    ],
+    ["where it begins after the cursor all the same", 70, { contractId: A, nextLedger: null }, 90, null],
+  ])("one whose start is set back reads that part beside: %s", (_, startLedger, place, start, earlier) => {
+    const watch: Watch = { ...place, startLedger: start, earlier: null, foundBy: null };
+    const change = decideWatches([watch], [{ contractId: place.contractId, startLedger }], head, 60);
+    expect(change).toEqual({
+      watches: [{ ...watch, startLedger, earlier }],
+      added: [],
+      removed: [],
+      widened: [place.contractId],
+    });
+  });
+
+  test("one whose start is set back again reads from there up to what it had at first", () => {
+    const watch: Watch = {
+      contractId: A,
+      startLedger: 20,
+      nextLedger: null,
+      earlier: { nextLedger: 25, endLedger: 30 },
+      foundBy: null,
+    };
+    expect(decideWatches([watch], [{ contractId: A, startLedger: 5 }], head, 60).watches).toEqual([
+      { ...watch, startLedger: 5, earlier: { nextLedger: 5, endLedger: 30 } },
+    ]);
+  });
+
+  test("those that an event named stay while their rule does", () => {
+    const found: Watch = {
+      contractId: C,
+      startLedger: 40,
+      nextLedger: null,
+      earlier: null,
+      foundBy: "pools",
+    };
+    const keep = (...rules: string[]) => {
+      const given = rules.map((name) => ({ name, factoryId: A }));
+      return decideWatches([...known, found], [{ contractId: A, startLedger: 30 }], head, 60, given);
+    };
+    expect(keep("pools")).toEqual({ watches: [known[0], found], added: [], removed: [B], widened: [] });
+    expect(keep("other")).toEqual({ watches: [known[0]], added: [], removed: [B, C], widened: [] });
   });
 
   test.each([
@@ -141,9 +192,10 @@ describe("what a changed filter set means", () => {
     ["oldest" as const, 20],
   ])("one added with start %s below the cursor reads its own past from %i", (startLedger, expected) => {
     expect(decide({ contractId: C, startLedger })).toEqual({
-      watches: [{ contractId: C, startLedger: expected, nextLedger: expected }],
+      watches: [{ contractId: C, startLedger: expected, nextLedger: expected, earlier: null, foundBy: null }],
       added: [C],
       removed: [A, B],
+      widened: [],
     });
   });
 
@@ -153,7 +205,7 @@ describe("what a changed filter set means", () => {
     ["latest" as const, 100],
   ])("one added with start %s at or after the cursor joins at once", (startLedger, expected) => {
     expect(decide({ contractId: C, startLedger }).watches).toEqual([
-      { contractId: C, startLedger: expected, nextLedger: null },
+      { contractId: C, startLedger: expected, nextLedger: null, earlier: null, foundBy: null },
     ]);
   });
 });

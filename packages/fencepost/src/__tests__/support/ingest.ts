@@ -2,13 +2,14 @@
 import { type Chain, type RpcServer, startChain, startRpc } from "@fencepost/simulator";
 import { type FencingToken, tokenFromRpcId } from "@fencepost/token";
 import { afterAll } from "vitest";
-import { type IngestContext, ingestStep } from "../../ingest/ingestStep.ts";
+import type { DiscoveryRule } from "../../ingest/discovery.ts";
+import { createIngest, type Ingest, type IngestContext, ingestStep } from "../../ingest/ingestStep.ts";
 import { registerStream, type WatchRequest } from "../../ingest/registerStream.ts";
 import type { LeaseKey } from "../../lease/holder.ts";
 import { createLog } from "../../observe/log.ts";
 import type { StepResult } from "../../runner/runner.ts";
 import type { Source } from "../../source/source.ts";
-import { type StellarRpcOptions, stellarRpcWith } from "../../source/stellarRpc.ts";
+import { type StellarRpcOptions, type StellarRpcSource, stellarRpcWith } from "../../source/stellarRpc.ts";
 import { type Database, openDatabase } from "../../store/postgres/database.ts";
 import { acquireLease, openHolder } from "../../store/postgres/leases.ts";
 import { migrate } from "../../store/postgres/migrate.ts";
@@ -30,15 +31,20 @@ export interface IngestBench {
   readonly chain: Chain;
   readonly rpc: RpcServer;
   readonly database: Database;
-  readonly source: Source;
+  readonly source: StellarRpcSource;
   /** What a step needs; a test may give a part of its own. */
   context(over?: Partial<IngestContext>): IngestContext;
   /** Another source at the same node. */
-  openSource(options?: Partial<StellarRpcOptions>): Source;
-  watch(requests: readonly WatchRequest[], options?: { adopt?: boolean; source?: Source }): Promise<void>;
+  openSource(options?: Partial<StellarRpcOptions>): StellarRpcSource;
+  watch(
+    requests: readonly WatchRequest[],
+    options?: { adopt?: boolean; source?: Source; rules?: readonly DiscoveryRule[] },
+  ): Promise<void>;
   /** Takes the lease as another process would: the term of whoever led before is over. */
   lead(): Promise<bigint>;
   step(term: bigint, over?: Partial<IngestContext>): Promise<StepResult>;
+  /** Stage ingest of a process that goes on: what it read ahead is there at its next step. */
+  ingest(over?: Partial<IngestContext>): Ingest;
   /** Steps under `term` until one is idle. */
   catchUp(term: bigint, over?: Partial<IngestContext>): Promise<void>;
   stream(): Promise<StreamRow>;
@@ -100,8 +106,8 @@ export async function openIngest(
       ...over,
     }),
     openSource,
-    watch: (requests, { adopt = false, source: given = source } = {}) =>
-      registerStream(database, given, requests, { adopt, signal: never }),
+    watch: (requests, { adopt = false, source: given = source, rules = [] } = {}) =>
+      registerStream(database, given, requests, { adopt, rules, signal: never }),
     async lead() {
       await database.query("UPDATE fencepost.streams SET lease_until = NULL");
       const holder = openHolder(database.url);
@@ -111,8 +117,10 @@ export async function openIngest(
       return term;
     },
     step: (term, over) => ingestStep(bench.context(over), term, never),
+    ingest: (over) => createIngest(bench.context(over)),
     async catchUp(term, over) {
-      for (let steps = 0; steps < MAX_STEPS; steps++) if ((await bench.step(term, over)) === "idle") return;
+      const ingest = bench.ingest(over);
+      for (let steps = 0; steps < MAX_STEPS; steps++) if ((await ingest.step(term, never)) === "idle") return;
       throw new Error(`The stream was not idle after ${MAX_STEPS} steps.`);
     },
     async stream() {

@@ -1,0 +1,118 @@
+import type { FencingToken } from "@fencepost/token";
+import type { Log } from "../observe/log.ts";
+import type { Source, SourceEvent } from "../source/source.ts";
+import type { Database, DatabaseClient } from "../store/postgres/database.ts";
+import { stageTransaction } from "../store/postgres/stageTransaction.ts";
+import {
+  insertConflict,
+  insertEvents,
+  insertFoundWatches,
+  insertUnnamed,
+  readContentHashes,
+  type StreamRow,
+  type Watch,
+} from "../store/postgres/streams.ts";
+import type { Decoder } from "../xdr/decode.ts";
+import { decideStored } from "./decideStored.ts";
+import { type Discovery, type Found, findContracts } from "./discovery.ts";
+import { EventConflictError } from "./errors.ts";
+import { type IdentifiedEvent, identifyEvent } from "./identify.ts";
+
+/** What every writer of a stream's events needs. */
+export interface WriteContext {
+  readonly database: Database;
+  readonly source: Source;
+  readonly decoder: Decoder;
+  /** How long a writer that is paused inside a transaction may hold up the others, in milliseconds; half of it. */
+  readonly leaseMs: number;
+  readonly log: Log;
+  /** Finds contracts that events of others name. */
+  readonly discovery?: Discovery;
+}
+
+/** Events of a window, and the contracts that they name. */
+export interface Batch {
+  readonly events: readonly IdentifiedEvent[];
+  readonly found: Found;
+}
+
+/** Gives the events their tokens; those before the start of their contract are left out. */
+export async function prepareBatch(
+  { source, decoder, discovery }: WriteContext,
+  events: readonly SourceEvent[],
+  watches: readonly Watch[],
+): Promise<Batch> {
+  const startOf = new Map(watches.map((watch) => [watch.contractId, watch.startLedger]));
+  const identified = events
+    .filter((event) => event.ledger >= (startOf.get(event.contractId ?? "") ?? Number.POSITIVE_INFINITY))
+    .map((event) => identifyEvent(source.chain, event, decoder));
+  return { events: identified, found: await findContracts(discovery, identified) };
+}
+
+/** One transaction of a writer: locks the stream's row, and ends with what moves its cursor. */
+export interface Commit {
+  lock(client: DatabaseClient): Promise<StreamRow>;
+  /** `seq`: the last one given out. Called under the lock, when the events are stored. */
+  finish(client: DatabaseClient, locked: StreamRow, seq: bigint): Promise<void>;
+}
+
+/**
+ * The row's lock, the events, the contracts they name, the cursor: all of it, or nothing. Returns how many events
+ * were new. Throws {@link EventConflictError}, which stops the stream, and what `lock` and `finish` throw.
+ */
+export async function commitBatch(
+  { database, leaseMs, log, source }: WriteContext,
+  { events, found }: Batch,
+  { lock, finish }: Commit,
+): Promise<number> {
+  let conflict: Conflict | undefined;
+  try {
+    return await stageTransaction(database, leaseMs, async (client) => {
+      const locked = await lock(client);
+      // A source that repeats itself must not leave holes in seq.
+      const distinct = new Map(events.map((event) => [event.token, event]));
+      const tokens = await insertEvents(client, locked, [...distinct.values()]);
+      conflict = await findConflict(client, events, new Set(tokens), distinct);
+      if (conflict) throw new EventConflictError(conflict.event.token);
+      await insertFoundWatches(client, locked.stream, found.watches);
+      await insertUnnamed(client, found.unnamed);
+      await finish(client, locked, locked.seq + BigInt(tokens.length));
+      return tokens.length;
+    });
+  } catch (error) {
+    if (conflict) {
+      const { event, storedHash } = conflict;
+      const { token, contentHash: seenHash, quarantineReason: _, ...seen } = event;
+      const { stream } = source.chain;
+      await database.transaction((client) =>
+        insertConflict(client, stream, { token, storedHash, seenHash, seen }),
+      );
+      log.error({ token, stream }, "event conflict: the stream stops");
+    }
+    throw error;
+  }
+}
+
+interface Conflict {
+  readonly event: IdentifiedEvent;
+  readonly storedHash: Buffer;
+}
+
+/** The first event that was not stored now and differs from what is stored under its token. */
+async function findConflict(
+  client: DatabaseClient,
+  events: readonly IdentifiedEvent[],
+  storedNow: ReadonlySet<FencingToken>,
+  distinct: ReadonlyMap<FencingToken, IdentifiedEvent>,
+): Promise<Conflict | undefined> {
+  const known = events.filter((event) => !storedNow.has(event.token) || distinct.get(event.token) !== event);
+  if (known.length === 0) return undefined;
+  const tokens = known.map((event) => event.token);
+  const hashes = await readContentHashes(client, tokens);
+  for (const event of known) {
+    const storedHash = hashes.get(event.token);
+    if (storedHash && decideStored(storedHash, event.contentHash) === "conflict")
+      return { event, storedHash };
+  }
+  return undefined;
+}
