@@ -3,10 +3,10 @@ import type { ConformingStore, CreateStore } from "../../store/conformance/confo
 import { type Database, openDatabase } from "../../store/postgres/database.ts";
 import { insertMessages } from "../../store/postgres/messages.ts";
 import { migrate } from "../../store/postgres/migrate.ts";
-import { lua } from "../../store/redis/lua/prelude.ts";
+import { script } from "../../store/redis/lua/script.ts";
 import { type RedisDeliveryStore, redisStore } from "../../store/redis/redisStore.ts";
 import { relayedStore } from "../../store/redis/relayedStore.ts";
-import { ALL_SHARDS, script, shardOfDelivery } from "../../store/redis/shards.ts";
+import { ALL_SHARDS, shardOfDelivery } from "../../store/redis/shards.ts";
 import { emptyDeliveryTables } from "./deliveryTables.ts";
 import { emptyRedis, startRedis, startRedisCluster } from "./redisServer.ts";
 import { createTestDatabase } from "./testDatabase.ts";
@@ -78,34 +78,26 @@ async function startCluster(): Promise<StartedRedis> {
   return { connect: () => new Cluster([...urls]), stop };
 }
 
-const MAKE_DUE = script(
-  lua.records +
-    lua.queue +
-    `
+const MAKE_DUE = script(`
 local q, d = get(QUEUE, ARGV[1]), get(DELIVERIES, ARGV[1])
 if not q then return end
 unqueue(d.webhook, ARGV[1], q)
 q.due = now
 enqueue(d.webhook, ARGV[1], q)
-set_lanes()`,
-);
-const ALL_DELIVERIES = script(
-  lua.records +
-    `
+set_lanes()`);
+const ALL_DELIVERIES = script(`
 local rows = {}
 for i, id in ipairs(call("HKEYS", DELIVERIES)) do
   local d = get(DELIVERIES, id)
   rows[i] = { id, d.event, d.webhook, d.state, d.attempts }
 end
-return rows`,
-);
-const FENCES = script(
-  lua.records +
-    `
+return rows`);
+const FENCES = script(`
 local d, fences = get(DELIVERIES, ARGV[1]), {}
-for number = 1, d and d.attempts or 0 do fences[number] = get(ATTEMPTS, ARGV[1] .. "|" .. number).fence end
-return fences`,
-);
+for number = 1, d and d.attempts or 0 do
+  fences[number] = (number == d.attempts and d.attempt or get(ATTEMPTS, ARGV[1] .. "|" .. number)).fence
+end
+return fences`);
 
 type Row = Awaited<ReturnType<ConformingStore["deliveries"]>>[number];
 

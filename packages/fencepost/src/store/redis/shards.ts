@@ -9,7 +9,7 @@ import { InvalidPrefixError } from "./errors.ts";
 export const SHARD_COUNT = 16;
 
 /**
- * Every key of a shard, which every script declares, in this order. In Lua each has its name in capitals.
+ * The keys of a shard, all in one slot. In Lua each has its name in capitals.
  *
  * Members of lists that are read by range are texts with `|` between their parts; numbers in them are padded, so that
  * the order of the texts is that of the numbers. Records are packed by cmsgpack.
@@ -24,7 +24,7 @@ export const SHARD_KEYS = [
   "waiting", // webhook|due|delivery, of the queue, that nobody holds
   "held", // webhook|end of the lease|delivery, of the queue
   "strict", // webhook|position|delivery, that has not succeeded: the first may be sent
-  "attempts", // delivery|number → record
+  "attempts", // delivery|number → record, of those that have ended; the one under way is in the delivery's
   "ofwebhook", // webhook|n|delivery
   "ofevent", // event|delivery
   "open", // webhook|n|delivery, that failed or is in doubt
@@ -37,15 +37,15 @@ export const SHARD_KEYS = [
   "byuse", // event, of the messages, by the time of its last use
 ] as const;
 
-/** A script and the code that it shares with others. Replies with bytes in them are read as buffers. */
+export type ShardKey = (typeof SHARD_KEYS)[number];
+
+/** What one script is, and which keys of its shard it declares. */
 export interface Script {
   readonly source: string;
   readonly sha: string;
+  readonly keys: readonly ShardKey[];
+  /** Replies have bytes in them, and are read as buffers. */
   readonly binary: boolean;
-}
-
-export function script(source: string, { binary = false } = {}): Script {
-  return { source, sha: createHash("sha1").update(source).digest("hex"), binary };
 }
 
 export type Argument = string | number | Buffer;
@@ -69,14 +69,11 @@ export interface Shards {
 
 export function openShards(client: Redis | Cluster, prefix: string): Shards {
   if (!/^[\w.:-]{1,64}$/.test(prefix)) throw new InvalidPrefixError(prefix);
-  const keys = Array.from({ length: SHARD_COUNT }, (_, shard) =>
-    SHARD_KEYS.map((name) => `{${prefix}:${shard}}:${name}`),
-  );
-  const numbers = `{${prefix}:0}:numbers`;
+  const keyOf = (shard: number, key: ShardKey): string => `{${prefix}:${shard}}:${key}`;
 
   const command = (name: "EVALSHA" | "EVAL", { script, shard, args }: ScriptCall): Argument[] => {
-    const declared = keys[shard] ?? [];
-    return [name, name === "EVAL" ? script.source : script.sha, declared.length, ...declared, ...args];
+    const keys = script.keys.map((key) => keyOf(shard, key));
+    return [name, name === "EVAL" ? script.source : script.sha, keys.length, ...keys, ...args];
   };
   const send = (name: "EVALSHA" | "EVAL", call: ScriptCall): Promise<unknown> => {
     const [first, ...rest] = command(name, call) as [string, ...Argument[]];
@@ -120,7 +117,7 @@ export function openShards(client: Redis | Cluster, prefix: string): Shards {
         return result.value;
       });
     },
-    drawNumber: async (name) => String(await client.hincrby(numbers, name, 1)),
+    drawNumber: async (name) => String(await client.hincrby(keyOf(0, "numbers"), name, 1)),
   };
 }
 

@@ -1,32 +1,36 @@
 // Claim, attempt, outcome, doubt. Each write after a claim names its fence, which is compared as text.
-import { script } from "../shards.ts";
-import { lua } from "./prelude.ts";
-
-const CLAIMS = lua.records + lua.queue;
-const OUTCOMES = CLAIMS + lua.deliveries;
-
-const ORIGIN = `
-local function origin_of(w) return string.match(w.url, "^[^/]+//[^/]+") end
-`;
+import { script } from "./script.ts";
 
 /**
  * Webhooks with something due, from a place among them that the caller draws: [webhook, origin, how many, and of a
  * strict one its next delivery and the position], and no more of each than `most`. Values: most, lanes to find, lanes to look at, place in [0, 1), origins to skip.
  */
-export const FIND_DUE = script(
-  `${CLAIMS}${ORIGIN}` +
-    `
+export const FIND_DUE = script(`
 local most, wanted, look = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local skipped = {}
 for i = 5, #ARGV do skipped[ARGV[i]] = true end
-local found = {}
+-- When something of a webhook may be claimed.
+local function due_at(webhook_id, w)
+  if not is_active(w) then return end
+  local at
+  if w.ordering == "strict" then
+    local _, turn = strict_turn(webhook_id, w)
+    at = turn
+  else
+    local waiting, held = first_time(WAITING, webhook_id), first_time(HELD, webhook_id)
+    at = waiting and held and math.min(waiting, held) or waiting or held
+  end
+  local allowed, free_at = allowance(webhook_id, w)
+  return at and (allowed < 1 and math.max(at, free_at) or at)
+end
+local found, passed = {}, {}
 local function see(first, last)
   if last < first then return end
   for _, webhook_id in ipairs(call("ZRANGE", LANES, first, last)) do
     if #found == wanted then return end
     local w = webhook(webhook_id)
     if not is_active(w) then
-      touched[webhook_id] = true
+      passed[#passed + 1] = webhook_id
     elseif not skipped[origin_of(w)] then
       local count, head, turn, position
       if w.ordering == "strict" then
@@ -39,7 +43,7 @@ local function see(first, last)
       if count >= 1 then
         found[#found + 1] = { webhook_id, origin_of(w), count, head or "", position or "" }
       else
-        touched[webhook_id] = true
+        passed[#passed + 1] = webhook_id
       end
     end
   end
@@ -48,25 +52,22 @@ local due = call("ZCOUNT", LANES, "-inf", now)
 local place = math.floor(ARGV[4] * due)
 see(place, math.min(place + look, due) - 1)
 see(0, math.min(place + look - due, place) - 1)
-set_lanes()
-return found`,
-);
+for _, webhook_id in ipairs(passed) do
+  local at = due_at(webhook_id, webhook(webhook_id))
+  if at then call("ZADD", LANES, at, webhook_id) else call("ZREM", LANES, webhook_id) end
+end
+return found`);
 
 /** The position of a delivery whose webhook gets it next in strict order. Value: delivery. */
-export const FIND_POSITION = script(
-  CLAIMS +
-    `
+export const FIND_POSITION = script(`
 local d = get(DELIVERIES, ARGV[1])
-return d and d.blocking and d.position`,
-);
+return d and d.blocking and d.position`);
 
 /**
  * Claims: [delivery, webhook, origin, interrupted, asking]. Values: fence, lease, then one delivery, or "" and
  * webhooks, each with how many of its due deliveries at the most, and of a strict one which.
  */
-export const CLAIM = script(
-  `${CLAIMS}${ORIGIN}` +
-    `
+export const CLAIM = script(`
 local fence, lease, only = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local claims = {}
 local function take(webhook_id, w, id, q)
@@ -109,36 +110,17 @@ for i = 4, #ARGV, 3 do
         take(webhook_id, w, id, get(QUEUE, id))
       end
     end
-    touched[webhook_id] = true
   end
 end
 set_lanes()
-return claims`,
-);
-
-/** What a worker must know to send or to ask, once a webhook. */
-const TARGETS = `
-local targets, has_target = {}, {}
-local function add_target(webhook_id, w)
-  if has_target[webhook_id] then return end
-  has_target[webhook_id] = true
-  local secrets = {}
-  for _, s in ipairs(w.secrets) do
-    if not s.expires or s.expires > now then secrets[#secrets + 1] = s.secret end
-  end
-  targets[#targets + 1] = { webhook_id, w.url, w.headers, w.on_unknown, w.retry_on, w.retry_schedule or false,
-    string.format("%.17g", w.jitter), unpack(secrets) }
-end
-`;
+return claims`);
 
 /**
  * Puts attempts on record: their rows, the targets of their webhooks, and contents by event. Values: fence, lease,
  * how far in seconds a timestamp may run ahead of the clock, deliveries.
  */
 export const RECORD = script(
-  OUTCOMES +
-    TARGETS +
-    `
+  `
 local fence, lease, lead, second = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), math.floor(now / 1000)
 local rows, contents, has_content = {}, {}, {}
 for i = 4, #ARGV do
@@ -148,18 +130,23 @@ for i = 4, #ARGV do
   local w = d and webhook(d.webhook)
   local content = d and (has_content[d.event] or call("HGET", CONTENTS, d.event))
   if content and is_active(w) and d.state == "pending" and d.timestamp < now / 1000 + lead then
-    unqueue(d.webhook, id, q)
     q.attempted = true
-    q.due = now + lease
-    enqueue(d.webhook, id, q)
+    -- A lease that was taken just now is as good as a new one.
+    if now + lease - q.due > lease / 100 then
+      unqueue(d.webhook, id, q)
+      q.due = now + lease
+      enqueue(d.webhook, id, q)
+    else
+      put(QUEUE, id, q)
+    end
     d.state = "sending"
     d.attempts = d.attempts + 1
     d.tries = d.tries + 1
     d.asks = 0
     d.first_at = d.first_at or second
     d.timestamp = math.max(d.timestamp + 1, second)
+    d.attempt = { fence = fence, url = w.url, timestamp = d.timestamp, started_at = now }
     put(DELIVERIES, id, d)
-    put(ATTEMPTS, id .. "|" .. d.attempts, { fence = fence, url = w.url, timestamp = d.timestamp, started_at = now })
     add_target(d.webhook, w)
     if not has_content[d.event] then
       has_content[d.event] = content
@@ -174,10 +161,7 @@ return { rows, targets, contents }`,
 );
 
 /** What is held, and the targets of its webhooks. Values: fence, deliveries. */
-export const REVIEW = script(
-  OUTCOMES +
-    TARGETS +
-    `
+export const REVIEW = script(`
 local rows = {}
 for i = 2, #ARGV do
   local id = ARGV[i]
@@ -189,45 +173,31 @@ for i = 2, #ARGV do
     rows[#rows + 1] = { id, d.webhook, d.event, d.tries, d.asks, d.timestamp, d.first_at }
   end
 end
-return { rows, targets }`,
-);
-
-/** Gives back what was claimed and not attempted. */
-const GIVE_BACK = `
-local function give_back(id, q, lead)
-  local d = get(DELIVERIES, id)
-  if not d then return end
-  unqueue(d.webhook, id, q)
-  if d.state == (q.asking and "in_doubt" or "pending") then
-    q.fence = nil
-    q.due = math.max(now, d.next_at or 0, (d.timestamp - lead) * 1000)
-    enqueue(d.webhook, id, q)
-  else
-    call("HDEL", QUEUE, id) -- what has ended was offered by mistake: it would be claimed for ever
-  end
-end
-`;
+return { rows, targets }`);
 
 /**
  * Records outcomes: for each attempt its state, or "" where somebody else holds the claim. Values: fence, lead, then
  * for each delivery, outcome, status, error, response, state, delay, whether its webhook is gone.
  */
-export const FINISH = script(
-  OUTCOMES +
-    GIVE_BACK +
-    `
+export const FINISH = script(`
 -- Attempts of one delivery among which that of a lost claim is looked for.
 local MAX_ATTEMPTS = 1000
+local function is_news(attempt, outcome, status)
+  if attempt.late or (attempt.outcome == outcome and attempt.status == status) then return false end
+  attempt.late = outcome .. (status and " " .. status or "")
+  return true
+end
 local function note_late(id, outcome, status)
   local d = get(DELIVERIES, id)
+  if d and d.attempt and d.attempt.fence == ARGV[1] then
+    if is_news(d.attempt, outcome, status) then put(DELIVERIES, id, d) end
+    return
+  end
   for number = d and d.attempts or 0, math.max(1, (d and d.attempts or 0) - MAX_ATTEMPTS + 1), -1 do
     local field = id .. "|" .. number
     local attempt = get(ATTEMPTS, field)
     if attempt and attempt.fence == ARGV[1] then
-      if not attempt.late and (attempt.outcome ~= outcome or attempt.status ~= status) then
-        attempt.late = outcome .. (status and " " .. status or "")
-        put(ATTEMPTS, field, attempt)
-      end
+      if is_news(attempt, outcome, status) then put(ATTEMPTS, field, attempt) end
       return
     end
   end
@@ -243,16 +213,16 @@ for i = 3, #ARGV, 8 do
     d.status = status
     d.error = failure
     if state == "success" then unblock(id, d) end
-    move(id, d, state, tonumber(ARGV[i + 6]))
-    put(DELIVERIES, id, d)
-    local field = id .. "|" .. d.attempts
-    local attempt = get(ATTEMPTS, field)
+    move(id, d, q, state, tonumber(ARGV[i + 6]))
+    local attempt = d.attempt
     attempt.outcome = outcome
     attempt.status = status
     attempt.error = failure
     attempt.response = given(ARGV[i + 4])
     attempt.finished_at = now
-    put(ATTEMPTS, field, attempt)
+    put(ATTEMPTS, id .. "|" .. d.attempts, attempt)
+    d.attempt = nil
+    put(DELIVERIES, id, d)
     local health = seen[d.webhook] or {}
     seen[d.webhook] = health
     health.well = health.well or outcome == "delivered"
@@ -300,13 +270,10 @@ for webhook_id, health in pairs(seen) do
   end
 end
 set_lanes()
-return states`,
-);
+return states`);
 
 /** Records answers: for each its state, or "". Values: fence, then for each delivery, state, error, delay. */
-export const SETTLE = script(
-  OUTCOMES +
-    `
+export const SETTLE = script(`
 local states = {}
 for i = 2, #ARGV, 4 do
   local id, state = ARGV[i], ARGV[i + 1]
@@ -316,19 +283,16 @@ for i = 2, #ARGV, 4 do
     d.error = state ~= "success" and (given(ARGV[i + 2]) or d.error) or nil
     d.asks = d.asks + 1
     if state == "success" then unblock(id, d) end
-    move(id, d, state, tonumber(ARGV[i + 3]))
+    move(id, d, q, state, tonumber(ARGV[i + 3]))
     put(DELIVERIES, id, d)
   end
   states[#states + 1] = d and state or ""
 end
 set_lanes()
-return states`,
-);
+return states`);
 
 /** Lengthens leases; returns what is held. Values: fence, lease, deliveries. */
-export const EXTEND = script(
-  CLAIMS +
-    `
+export const EXTEND = script(`
 local held = {}
 for i = 3, #ARGV do
   local id = ARGV[i]
@@ -342,17 +306,12 @@ for i = 3, #ARGV do
   end
 end
 set_lanes()
-return held`,
-);
+return held`);
 
 /** Values: fence, lead, deliveries. */
-export const RELEASE = script(
-  OUTCOMES +
-    GIVE_BACK +
-    `
+export const RELEASE = script(`
 for i = 3, #ARGV do
   local q = get(QUEUE, ARGV[i])
   if q and q.fence == ARGV[1] and not q.attempted then give_back(ARGV[i], q, tonumber(ARGV[2])) end
 end
-set_lanes()`,
-);
+set_lanes()`);

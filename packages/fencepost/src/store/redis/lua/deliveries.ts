@@ -1,25 +1,17 @@
 // What a delivery is to its readers, what a person may do about one, and what goes.
-import { script } from "../shards.ts";
-import { lua } from "./prelude.ts";
-
-const DELIVERIES = lua.records + lua.queue + lua.deliveries;
+import { script } from "./script.ts";
 
 /** Value: delivery. */
-export const FIND_DELIVERY = script(
-  DELIVERIES +
-    `
+export const FIND_DELIVERY = script(`
 local d = get(DELIVERIES, ARGV[1])
-return d and show(ARGV[1], d)`,
-);
+return d and show(ARGV[1], d)`);
 
 /**
  * Deliveries of a webhook, the newest first, and where to go on while there may be more. Values: webhook, the delivery
  * after which they begin or "", the place to go on at or "", state or "", whether a person must see to it, limit,
  * deliveries to look at.
  */
-export const LIST_DELIVERIES = script(
-  DELIVERIES +
-    `
+export const LIST_DELIVERIES = script(`
 local webhook_id, state, needs_person = ARGV[1], ARGV[4], ARGV[5] == "1"
 local limit, look = tonumber(ARGV[6]), tonumber(ARGV[7])
 local place = "(" .. webhook_id .. "}"
@@ -42,54 +34,28 @@ for _, member in ipairs(found) do
     if #rows == limit then return { rows, false } end
   end
 end
-return { rows, #found == look and found[look] }`,
-);
+return { rows, #found == look and found[look] }`);
 
 /** The first ones. Values: delivery, limit. */
-export const LIST_ATTEMPTS = script(
-  lua.records +
-    `
+export const LIST_ATTEMPTS = script(`
 local d, rows = get(DELIVERIES, ARGV[1]), {}
 for number = 1, math.min(d and d.attempts or 0, tonumber(ARGV[2])) do
-  local a = get(ATTEMPTS, ARGV[1] .. "|" .. number)
+  local a = number == d.attempts and d.attempt or get(ATTEMPTS, ARGV[1] .. "|" .. number)
   rows[number] = { number, a.url, a.timestamp, a.started_at, a.finished_at or false, a.outcome or false,
     a.status or false, a.error or false, a.response or false, a.late or false }
 end
-return rows`,
-);
-
-/** Makes what ended pending again, as if it had never been attempted but for its ids and bytes. */
-const SEND_AGAIN = `
-local function send_again(id, d)
-  if webhook(d.webhook).deleted_at then return end
-  if d.position and not d.blocking then
-    d.blocking = true
-    call("ZADD", STRICT, 0, strict_member(d, id))
-  end
-  d.tries = 0
-  d.asks = 0
-  move(id, d, "pending", 0)
-  put(DELIVERIES, id, d)
-end
-`;
+return rows`);
 
 /** Value: delivery. */
-export const REDELIVER = script(
-  DELIVERIES +
-    SEND_AGAIN +
-    `
+export const REDELIVER = script(`
 local id, d = ARGV[1], get(DELIVERIES, ARGV[1])
 if not d then return end
 if d.state == "success" or d.state == "failed" or d.state == "in_doubt" then send_again(id, d) end
 set_lanes()
-return show(id, d)`,
-);
+return show(id, d)`);
 
 /** Values: delivery, resolution. */
-export const RESOLVE = script(
-  DELIVERIES +
-    SEND_AGAIN +
-    `
+export const RESOLVE = script(`
 local id, d, resolution = ARGV[1], get(DELIVERIES, ARGV[1]), ARGV[2]
 if not d then return end
 if d.state == "failed" or d.state == "in_doubt" then
@@ -98,21 +64,18 @@ if d.state == "failed" or d.state == "in_doubt" then
   else
     unblock(id, d)
     if resolution == "delivered" then d.error = nil end
-    move(id, d, resolution == "delivered" and "success" or "failed")
+    move(id, d, get(QUEUE, id), resolution == "delivered" and "success" or "failed")
     put(DELIVERIES, id, d)
   end
 end
 set_lanes()
-return show(id, d)`,
-);
+return show(id, d)`);
 
 /**
  * Removes deliveries that ended before a time, each with its attempts, what lists it, and its content where no other
  * has it; the horizon of its webhook moves with it. Returns how many. Values: before, limit.
  */
-export const PRUNE_DELIVERIES = script(
-  DELIVERIES +
-    `
+export const PRUNE_DELIVERIES = script(`
 local before, limit = ARGV[1], tonumber(ARGV[2])
 -- What waits for a person, or blocks others, waits in vain once its webhook is deleted.
 for _, chore in ipairs(members(CHORES, "leaving", limit)) do
@@ -158,32 +121,23 @@ for _, id in ipairs(ids) do
 end
 for webhook_id, w in pairs(moved) do keep_webhook(webhook_id, w) end
 set_lanes()
-return #ids`,
-);
+return #ids`);
 
 /** Messages that callers dispatched and that were not used since a time. Values: before, limit. */
-export const LIST_UNUSED = script(
-  lua.records +
-    `
-return call("ZRANGE", BYUSE, "-inf", "(" .. ARGV[1], "BYSCORE", "LIMIT", 0, ARGV[2])`,
-);
+export const LIST_UNUSED = script(`
+return call("ZRANGE", BYUSE, "-inf", "(" .. ARGV[1], "BYSCORE", "LIMIT", 0, ARGV[2])`);
 
 /** For each event whether a delivery here is of it. Values: events. */
-export const HAVE_DELIVERIES = script(
-  lua.records +
-    `
+export const HAVE_DELIVERIES = script(`
 local have = {}
 for i, event in ipairs(ARGV) do have[i] = #members(OFEVENT, event, 1) end
-return have`,
-);
+return have`);
 
 /**
  * Removes messages, unless they were used since; those that deliveries are still of are looked at again when as much
  * time has passed. Returns how many. Values: before, then event and whether deliveries are of it.
  */
-export const DROP_MESSAGES = script(
-  lua.records +
-    `
+export const DROP_MESSAGES = script(`
 local before, dropped = tonumber(ARGV[1]), 0
 for i = 2, #ARGV, 2 do
   local event = ARGV[i]
@@ -200,16 +154,13 @@ for i = 2, #ARGV, 2 do
     end
   end
 end
-return dropped`,
-);
+return dropped`);
 
 /**
  * Fails what waits for deleted webhooks, and returns how many; an attempt that is under way is left to its worker
  * until its lease has ended. Values: limit, reason.
  */
-export const END_DELETED = script(
-  DELIVERIES +
-    `
+export const END_DELETED = script(`
 local limit, failed = tonumber(ARGV[1]), 0
 local function fail(member)
   local id = last_part(member)
@@ -217,7 +168,7 @@ local function fail(member)
   if q.attempted and q.due > now then return end
   d.error = ARGV[2]
   unblock(id, d)
-  move(id, d, "failed")
+  move(id, d, q, "failed")
   put(DELIVERIES, id, d)
   failed = failed + 1
 end
@@ -230,26 +181,19 @@ for _, chore in ipairs(members(CHORES, "ending", limit)) do
   if #members(WAITING, webhook_id, 1) == 0 and #members(HELD, webhook_id, 1) == 0 then call("ZREM", CHORES, chore) end
 end
 set_lanes()
-return failed`,
-);
+return failed`);
 
 /** Webhooks that were disabled and nobody was told of: [webhook, reason, time]. Value: limit. */
-export const LIST_UNTOLD = script(
-  lua.records +
-    `
+export const LIST_UNTOLD = script(`
 local found = {}
 for i, chore in ipairs(members(CHORES, "untold", ARGV[1])) do
   local id = last_part(chore)
   local w = webhook(id)
   found[i] = { id, w.disabled_reason, w.disabled_at }
 end
-return found`,
-);
+return found`);
 
 /** Values: webhook, the time at which it was disabled. */
-export const MARK_TOLD = script(
-  lua.records +
-    `
+export const MARK_TOLD = script(`
 local w = webhook(ARGV[1])
-if w and w.disabled_at == tonumber(ARGV[2]) then call("ZREM", CHORES, "untold|" .. ARGV[1]) end`,
-);
+if w and w.disabled_at == tonumber(ARGV[2]) then call("ZREM", CHORES, "untold|" .. ARGV[1]) end`);

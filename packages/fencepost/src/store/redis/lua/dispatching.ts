@@ -1,37 +1,26 @@
 // Which webhooks get a message.
-import { script } from "../shards.ts";
-import { lua } from "./prelude.ts";
-
-const OFFERS = lua.records + lua.queue + lua.deliveries + lua.offers;
+import { script } from "./script.ts";
 
 /** The next position of a message: more than the last one, and than the time, so that a lost one does no harm. */
-export const DRAW_POSITION = script(
-  lua.records +
-    `
+export const DRAW_POSITION = script(`
 local micros = clock[1] * 1000000 + clock[2]
 local position = math.max(tonumber(call("HGET", NUMBERS, "position") or 0) + 1, micros)
 local text = string.format("%019.0f", position)
 call("HSET", NUMBERS, "position", text)
-return text`,
-);
+return text`);
 
 /** For each type whether a webhook takes it. Values: types. */
-export const WANTED = script(
-  OFFERS +
-    `
+export const WANTED = script(`
 local wanted = {}
 for i, kind in ipairs(ARGV) do wanted[i] = #takers(kind, nil, 1) end
-return wanted`,
-);
+return wanted`);
 
 /**
  * Makes the deliveries of one message to webhooks of this shard: [created, existing, forgotten, after which to go on].
  * Values: the message (its flag: n for a new one, b for one without its body), one webhook or "", the webhook after
  * which they begin, limit.
  */
-export const DISPATCH = script(
-  OFFERS +
-    `
+export const DISPATCH = script(`
 local m = message_at(1)
 local only, after, limit = ARGV[MESSAGE_ARGS + 1], ARGV[MESSAGE_ARGS + 2], tonumber(ARGV[MESSAGE_ARGS + 3])
 local ids, last
@@ -51,32 +40,24 @@ for _, webhook_id in ipairs(ids) do
   end
 end
 set_lanes()
-return { created, existing, forgotten, last or false }`,
-);
+return { created, existing, forgotten, last or false }`);
 
 /** Deliveries of a message, and after which to go on. Values: event, the delivery after which they begin, limit. */
-export const DELIVERIES_OF = script(
-  lua.records +
-    lua.queue +
-    lua.deliveries +
-    `
+export const DELIVERIES_OF = script(`
 local found = members(OFEVENT, ARGV[1], ARGV[3], ARGV[2])
 local rows = {}
 for i, member in ipairs(found) do
   local id = last_part(member)
   rows[i] = show(id, get(DELIVERIES, id))
 end
-return { rows, #found == tonumber(ARGV[3]) and last_part(found[#found]) }`,
-);
+return { rows, #found == tonumber(ARGV[3]) and last_part(found[#found]) }`);
 
 /**
  * Offers messages in their order to the webhooks that take them: [deliveries made, messages done, webhook after which
  * the next one goes on, whether the limit of deliveries was met]. Values: deliveries to make, webhooks to look at, the
  * webhook after which the first one goes on, messages (their flag: a for one that is offered again).
  */
-export const OFFER = script(
-  OFFERS +
-    `
+export const OFFER = script(`
 local limit, look, after = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
 local made, looked, done = 0, 0, 0
 local function offer(m)
@@ -106,78 +87,41 @@ for i = 4, #ARGV, MESSAGE_ARGS do
   done = done + 1
 end
 set_lanes()
-return { made, done, after, stopped == "full" and 1 or 0 }`,
-);
-
-/** What one webhook takes of messages, whose flag is b for one without its body. */
-const OFFER_ONE = `
-local created, existing, forgotten, bodiless = 0, 0, {}, {}
-local function offer_one(webhook_id, w, from)
-  for i = from, #ARGV, MESSAGE_ARGS do
-    local m = message_at(i)
-    if takes_type(w, m.type) and (m.flag == "b" or passes(w, m)) then
-      local id = delivery_id(webhook_id, m.event)
-      if call("HEXISTS", DELIVERIES, id) == 1 then
-        existing = existing + 1
-      elseif is_forgotten(w, m) then
-        forgotten[#forgotten + 1] = m.event
-      elseif m.flag == "b" then
-        bodiless[#bodiless + 1] = m.event
-      else
-        make(webhook_id, w, m, id)
-        created = created + 1
-      end
-    end
-  end
-end
-`;
+return { made, done, after, stopped == "full" and 1 or 0 }`);
 
 /** [created, existing, forgotten, without a body]; nothing: it is not active. Values: webhook, messages. */
-export const REPLAY = script(
-  OFFERS +
-    OFFER_ONE +
-    `
+export const REPLAY = script(`
 local w = webhook(ARGV[1])
 if not is_active(w) then return end
-offer_one(ARGV[1], w, 2)
+local report = { offer_one(ARGV[1], w, 2) }
 set_lanes()
-return { created, existing, forgotten, bodiless }`,
-);
+return report`);
 
 /** The first webhook that has something to catch up on: [webhook, the place it has come to, deliver_from]. */
-export const NEXT_CATCH_UP = script(
-  lua.records +
-    `
+export const NEXT_CATCH_UP = script(`
 local member = members(CHORES, "catchup", 1)[1]
 if not member then return end
 local id = last_part(member)
 local w = webhook(id)
-return { id, w.catch_up or "", w.deliver_from }`,
-);
+return { id, w.catch_up or "", w.deliver_from }`);
 
 /**
  * Makes what a webhook missed, and moves it to the next place: the deliveries made; nothing: another has done it.
  * Values: webhook, the place that it has come to, the next place ("": it is done), messages.
  */
-export const CATCH_UP = script(
-  OFFERS +
-    OFFER_ONE +
-    `
+export const CATCH_UP = script(`
 local id, w = ARGV[1], webhook(ARGV[1])
 if not w or w.catch_up ~= ARGV[2] then return end
-if is_active(w) then offer_one(id, w, 4) end
+local created = is_active(w) and offer_one(id, w, 4) or 0
 w.catch_up = given(ARGV[3])
 if not w.catch_up then call("ZREM", CHORES, "catchup|" .. id) end
 keep_webhook(id, w)
-touched[id] = true
+expect_due(id, now)
 set_lanes()
-return created`,
-);
+return created`);
 
 /** How many of these messages a webhook takes and has not. Values: webhook, messages. */
-export const COUNT_MISSED = script(
-  OFFERS +
-    `
+export const COUNT_MISSED = script(`
 local w, missed = webhook(ARGV[1]), 0
 for i = 2, #ARGV, MESSAGE_ARGS do
   local m = message_at(i)
@@ -186,16 +130,14 @@ for i = 2, #ARGV, MESSAGE_ARGS do
     missed = missed + 1
   end
 end
-return missed`,
-);
+return missed`);
 
 /**
  * The record of a message that a caller dispatches, in its home: [new, existing or mismatch, type, at, made, position,
  * content]. Values: event, content hash, type, at, position, content, whether it is a test.
  */
 export const KEEP_MESSAGE = script(
-  lua.records +
-    `
+  `
 local event, m, found = ARGV[1], get(MESSAGES, ARGV[1]), "existing"
 if not m then
   found = "new"
@@ -211,17 +153,13 @@ return { found, m.type, padded(m.at), m.made, m.position, found == "existing" an
 );
 
 /** Events that callers dispatched, as time|event. Values: from, to, the member after which they begin or "", limit. */
-export const LIST_MESSAGES = script(
-  lua.records +
-    `
+export const LIST_MESSAGES = script(`
 local from = ARGV[3] ~= "" and "(" .. ARGV[3] or "[" .. padded(tonumber(ARGV[1]))
-return call("ZRANGE", BYTIME, from, "(" .. padded(tonumber(ARGV[2])), "BYLEX", "LIMIT", 0, ARGV[4])`,
-);
+return call("ZRANGE", BYTIME, from, "(" .. padded(tonumber(ARGV[2])), "BYLEX", "LIMIT", 0, ARGV[4])`);
 
 /** Messages by their events, to be offered: they stay for as long again. Values: events. */
 export const READ_MESSAGES = script(
-  lua.records +
-    `
+  `
 local found = {}
 for i, event in ipairs(ARGV) do
   local m = get(MESSAGES, event)

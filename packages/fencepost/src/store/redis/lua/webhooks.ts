@@ -1,52 +1,8 @@
 // The life of a webhook.
-import { script } from "../shards.ts";
-import { lua } from "./prelude.ts";
-
-const WEBHOOKS =
-  lua.records +
-  lua.queue +
-  lua.deliveries +
-  `
-local NUMERIC = { jitter = true, rate = true, in_flight = true, disable_after = true }
--- Settings are names and texts, from one argument on.
-local function apply(w, from)
-  for i = from, #ARGV, 2 do
-    local name, value = ARGV[i], given(ARGV[i + 1])
-    if name == "types" then value = cjson.decode(value) elseif NUMERIC[name] then value = tonumber(value or "") end
-    w[name] = value
-  end
-end
-
-local function exact(number) return number and string.format("%.17g", number) or false end
-local function describe(id, w)
-  local secrets = {}
-  for _, s in ipairs(w.secrets) do
-    if not s.expires or s.expires > now then secrets[#secrets + 1] = { s.secret, s.expires or false } end
-  end
-  return { id, w.url, w.types, w.filter or false, secrets, w.headers, w.description, w.active and 1 or 0,
-    w.disabled_reason or false, w.disabled_at or false, w.on_unknown, w.retry_on, w.retry_schedule or false,
-    exact(w.jitter), w.ordering, exact(w.rate), exact(w.in_flight), exact(w.disable_after),
-    w.failing_since or false, w.deliver_from, w.pruned_until or false, w.created_at }
-end
-local function present(id)
-  local w = webhook(id)
-  return w and not w.deleted_at and w or nil
-end
-local function listen(id, w)
-  for _, kind in ipairs(w.types) do call("ZADD", TAKERS, 0, kind .. "|" .. id) end
-end
--- It looks back over what was offered before it was there, where there is an outbox.
-local function look_back(id, w, has_outbox)
-  if has_outbox ~= "1" then return end
-  w.catch_up = ""
-  call("ZADD", CHORES, 0, "catchup|" .. id)
-end
-`;
+import { script } from "./script.ts";
 
 /** Values: webhook, whether there is an outbox, ordering, secrets as JSON, settings. */
-export const ADD_WEBHOOK = script(
-  WEBHOOKS +
-    `
+export const ADD_WEBHOOK = script(`
 local id, w = ARGV[1], webhook(ARGV[1])
 if not w then
   w = { ordering = ARGV[3], secrets = {}, active = true, deliver_from = now, created_at = now }
@@ -57,32 +13,23 @@ if not w then
   call("ZADD", NAMES, 0, id)
   keep_webhook(id, w)
 end
-return describe(id, w)`,
-);
+return describe(id, w)`);
 
 /** Value: webhook. */
-export const FIND_WEBHOOK = script(
-  WEBHOOKS +
-    `
+export const FIND_WEBHOOK = script(`
 local w = present(ARGV[1])
-return w and describe(ARGV[1], w)`,
-);
+return w and describe(ARGV[1], w)`);
 
 /** Values: the id after which they begin, limit. */
-export const LIST_WEBHOOKS = script(
-  WEBHOOKS +
-    `
+export const LIST_WEBHOOKS = script(`
 local found = {}
 for i, id in ipairs(call("ZRANGE", NAMES, "(" .. ARGV[1], "+", "BYLEX", "LIMIT", 0, ARGV[2])) do
   found[i] = describe(id, webhook(id))
 end
-return found`,
-);
+return found`);
 
 /** Values: webhook, settings. */
-export const UPDATE_WEBHOOK = script(
-  WEBHOOKS +
-    `
+export const UPDATE_WEBHOOK = script(`
 local id, w = ARGV[1], present(ARGV[1])
 if not w then return end
 if w.active then
@@ -91,15 +38,12 @@ end
 apply(w, 2)
 if w.active then listen(id, w) end
 keep_webhook(id, w)
-touched[id] = true
+expect_due(id, now)
 set_lanes()
-return describe(id, w)`,
-);
+return describe(id, w)`);
 
 /** Values: webhook, secret, overlap, how many secrets may sign. */
-export const ROTATE_SECRET = script(
-  WEBHOOKS +
-    `
+export const ROTATE_SECRET = script(`
 local id, w = ARGV[1], present(ARGV[1])
 if not w then return end
 -- A call that is repeated, because its reply was lost, rotates once.
@@ -112,13 +56,10 @@ end
 if #secrets > tonumber(ARGV[4]) then return "too many" end
 w.secrets = secrets
 keep_webhook(id, w)
-return describe(id, w)`,
-);
+return describe(id, w)`);
 
 /** Values: webhook, whether what it missed is delivered, whether there is an outbox. */
-export const ACTIVATE_WEBHOOK = script(
-  WEBHOOKS +
-    `
+export const ACTIVATE_WEBHOOK = script(`
 local id, w = ARGV[1], present(ARGV[1])
 if not w then return end
 if not w.active then
@@ -131,16 +72,13 @@ if not w.active then
   look_back(id, w, ARGV[3])
   listen(id, w)
   keep_webhook(id, w)
-  touched[id] = true
+  expect_due(id, now)
   set_lanes()
 end
-return describe(id, w)`,
-);
+return describe(id, w)`);
 
 /** Values: webhook, reason. */
-export const DEACTIVATE_WEBHOOK = script(
-  WEBHOOKS +
-    `
+export const DEACTIVATE_WEBHOOK = script(`
 local id, w = ARGV[1], present(ARGV[1])
 if not w then return end
 if w.active then
@@ -148,13 +86,10 @@ if w.active then
   keep_webhook(id, w)
   set_lanes()
 end
-return describe(id, w)`,
-);
+return describe(id, w)`);
 
 /** Its record stays, without what could be used against its owner. Values: webhook, reason. */
-export const DELETE_WEBHOOK = script(
-  WEBHOOKS +
-    `
+export const DELETE_WEBHOOK = script(`
 local id, w = ARGV[1], present(ARGV[1])
 if not w then return 0 end
 disable(id, w, ARGV[2])
@@ -167,5 +102,4 @@ call("ZREM", CHORES, "catchup|" .. id, "untold|" .. id)
 call("ZADD", CHORES, 0, "ending|" .. id, 0, "leaving|" .. id)
 keep_webhook(id, w)
 set_lanes()
-return 1`,
-);
+return 1`);

@@ -1,11 +1,10 @@
-// What the scripts share. A script is its own lines after those that it asks for; each uses its declared keys alone.
-import { SHARD_KEYS } from "../shards.ts";
+// What scripts share. A helper is what stands between two empty lines.
 
-/** The declared keys by their names, the server's clock, and records. */
 const RECORDS = `
-local ${SHARD_KEYS.map((name) => name.toUpperCase()).join(", ")} = unpack(KEYS)
 local call = redis.call
+
 local clock = call("TIME")
+
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000) -- in milliseconds
 
 local function padded(n) return string.format("%016.0f", n) end
@@ -19,24 +18,29 @@ local function get(key, field)
   local packed = call("HGET", key, field)
   return packed and cmsgpack.unpack(packed) or nil
 end
+
 local function put(key, field, record) call("HSET", key, field, cmsgpack.pack(record)) end
 
 -- Each webhook is read once a script.
 local known = {}
+
 local function webhook(id)
   if known[id] == nil then known[id] = get(WEBHOOKS, id) or false end
   return known[id]
 end
+
 local function keep_webhook(id, w)
   known[id] = w
   put(WEBHOOKS, id, w)
 end
+
 local function is_active(w) return w and w.active end
 
 -- Members of a list that begin with a text, from a place in it on.
 local function members(key, prefix, limit, after)
   return call("ZRANGE", key, "(" .. prefix .. "|" .. (after or ""), "(" .. prefix .. "}", "BYLEX", "LIMIT", 0, limit)
 end
+
 -- The last part of a member.
 local function last_part(member) return string.match(member, "([^|]*)$") end
 `;
@@ -45,30 +49,40 @@ local function last_part(member) return string.match(member, "([^|]*)$") end
 const QUEUE = `
 local function queue_member(webhook_id, due, id) return webhook_id .. "|" .. padded(due) .. "|" .. id end
 
--- Webhooks whose lane is to be set when the script has done the rest.
-local touched = {}
+-- The time of a lane is never later than that at which something of its webhook may be claimed. It may be earlier:
+-- who looks there then puts it right. So a script only says when there may be something, and does so at its end.
+local soonest = {}
+
+local function expect_due(webhook_id, at) soonest[webhook_id] = math.min(soonest[webhook_id] or at, at) end
+
+local function set_lanes()
+  for webhook_id, at in pairs(soonest) do
+    if is_active(webhook(webhook_id)) then call("ZADD", LANES, "LT", at, webhook_id) end
+  end
+end
 
 local function unqueue(webhook_id, id, q)
   call("ZREM", q.fence and HELD or WAITING, queue_member(webhook_id, q.due, id))
-  touched[webhook_id] = true
 end
+
 local function enqueue(webhook_id, id, q)
   call("ZADD", q.fence and HELD or WAITING, 0, queue_member(webhook_id, q.due, id))
   put(QUEUE, id, q)
-  touched[webhook_id] = true
+  expect_due(webhook_id, q.due)
 end
-local function leave_queue(webhook_id, id, q)
-  unqueue(webhook_id, id, q)
-  call("HDEL", QUEUE, id)
-end
+`;
 
+/** What may be claimed from a webhook now. */
+const TURNS = `
 -- Members that are due, or whose lease has ended, the first of them first.
 local function due_members(key, webhook_id, limit)
   return call("ZRANGE", key, "(" .. webhook_id .. "|", "(" .. webhook_id .. "|" .. padded(now + 1), "BYLEX", "LIMIT", 0, limit)
 end
+
 local function count_due(key, webhook_id)
   return call("ZLEXCOUNT", key, "(" .. webhook_id .. "|", "(" .. webhook_id .. "|" .. padded(now + 1))
 end
+
 local function first_time(key, webhook_id)
   local member = members(key, webhook_id, 1)[1]
   return member and tonumber(string.match(member, "|(%d+)|"))
@@ -79,12 +93,14 @@ local function strict_head(webhook_id)
   local member = members(STRICT, webhook_id, 1)[1]
   if member then return last_part(member), string.match(member, "|(%d+)|") end
 end
+
 -- When the first lease ends that has not ended yet.
 local function live_till(webhook_id)
   local after = "(" .. webhook_id .. "|" .. padded(now + 1)
   local member = call("ZRANGE", HELD, after, "(" .. webhook_id .. "}", "BYLEX", "LIMIT", 0, 1)[1]
   return member and tonumber(string.match(member, "|(%d+)|"))
 end
+
 -- It, when it may be claimed, and its position: not while it waits for a person, or the webhook for its
 -- catch-up; nor while one that was behind it when it was redelivered is under way.
 local function strict_turn(webhook_id, w)
@@ -96,6 +112,7 @@ end
 
 -- In milliseconds, how far claims of a webhook with a rate may run ahead of it, less one.
 local function burst(rate) return math.max(0, 1000 - 1000 / rate) end
+
 -- How many may be claimed from a webhook now by its own limits, and when the next may be if none.
 local function allowance(webhook_id, w)
   local allowed, free_at = math.huge, 0
@@ -116,35 +133,13 @@ local function allowance(webhook_id, w)
   return allowed, free_at
 end
 
--- When something of a webhook may be claimed.
-local function lane_time(webhook_id)
-  local w = webhook(webhook_id)
-  if not is_active(w) then return end
-  local at
-  if w.ordering == "strict" then
-    local _, turn = strict_turn(webhook_id, w)
-    at = turn
-  else
-    local waiting, held = first_time(WAITING, webhook_id), first_time(HELD, webhook_id)
-    at = waiting and held and math.min(waiting, held) or waiting or held
-  end
-  if at and (w.rate or w.in_flight) then
-    local allowed, free_at = allowance(webhook_id, w)
-    if allowed < 1 then at = math.max(at, free_at) end
-  end
-  return at
-end
-local function set_lanes()
-  for webhook_id in pairs(touched) do
-    local at = lane_time(webhook_id)
-    if at then call("ZADD", LANES, at, webhook_id) else call("ZREM", LANES, webhook_id) end
-  end
-end
+local function origin_of(w) return string.match(w.url, "^[^/]+//[^/]+") end
 `;
 
-/** Deliveries: how they are shown, and what becomes of them. */
+/** What becomes of a delivery, and how it is shown. */
 const DELIVERIES = `
 local function strict_member(d, id) return d.webhook .. "|" .. d.position .. "|" .. id end
+
 local function numbered_member(d, id) return d.webhook .. "|" .. padded(d.n) .. "|" .. id end
 
 local function show(id, d)
@@ -157,9 +152,9 @@ local function show(id, d)
     blocked_by or false, d.created_at, d.finished_at or false }
 end
 
--- Moves a delivery into a state, and what lists it along; delay: after it, it is sent again, or asked about.
-local function move(id, d, state, delay)
-  local q = get(QUEUE, id)
+-- Moves a delivery, and its row in the queue if it has one, into a state, and what lists it along. After a delay, if
+-- one is given, it is sent again, or asked about.
+local function move(id, d, q, state, delay)
   if q then unqueue(d.webhook, id, q) end
   if delay then
     d.next_at = now + math.floor(delay)
@@ -184,23 +179,111 @@ local function move(id, d, state, delay)
       d.listed_as_ended = true
     end
   end
-  touched[d.webhook] = true
+  -- Where few are under way at once, another may be now.
+  local w = webhook(d.webhook)
+  if w.in_flight or w.ordering == "strict" then expect_due(d.webhook, now) end
 end
+
 -- It blocks nothing any more. Before it is moved.
 local function unblock(id, d)
   if d.blocking then
     call("ZREM", STRICT, strict_member(d, id))
     d.blocking = nil
-    touched[d.webhook] = true
+    expect_due(d.webhook, now)
   end
 end
 
+-- Gives back what was claimed and not attempted.
+local function give_back(id, q, lead)
+  local d = get(DELIVERIES, id)
+  if not d then return end
+  unqueue(d.webhook, id, q)
+  if d.state == (q.asking and "in_doubt" or "pending") then
+    q.fence = nil
+    q.due = math.max(now, d.next_at or 0, (d.timestamp - lead) * 1000)
+    enqueue(d.webhook, id, q)
+  else
+    call("HDEL", QUEUE, id) -- What has ended was offered by mistake: it would be claimed for ever
+  end
+end
+
+-- Makes what ended pending again, as if it had never been attempted but for its ids and bytes.
+local function send_again(id, d)
+  if webhook(d.webhook).deleted_at then return end
+  if d.position and not d.blocking then
+    d.blocking = true
+    call("ZADD", STRICT, 0, strict_member(d, id))
+  end
+  d.tries = 0
+  d.asks = 0
+  move(id, d, get(QUEUE, id), "pending", 0)
+  put(DELIVERIES, id, d)
+end
+
+-- What a worker must know to send or to ask, once a webhook.
+local targets = {}
+
+local has_target = {}
+
+local function add_target(webhook_id, w)
+  if has_target[webhook_id] then return end
+  has_target[webhook_id] = true
+  local secrets = {}
+  for _, s in ipairs(w.secrets) do
+    if not s.expires or s.expires > now then secrets[#secrets + 1] = s.secret end
+  end
+  targets[#targets + 1] = { webhook_id, w.url, w.headers, w.on_unknown, w.retry_on, w.retry_schedule or false,
+    string.format("%.17g", w.jitter), unpack(secrets) }
+end
+`;
+
+const WEBHOOKS = `
 local function disable(webhook_id, w, reason)
   for _, kind in ipairs(w.types) do call("ZREM", TAKERS, kind .. "|" .. webhook_id) end
   w.active = nil
   w.disabled_reason = reason
   w.disabled_at = now
-  touched[webhook_id] = true
+  call("ZREM", LANES, webhook_id)
+end
+
+local NUMERIC = { jitter = true, rate = true, in_flight = true, disable_after = true }
+
+-- Settings are names and texts, from one argument on.
+local function apply(w, from)
+  for i = from, #ARGV, 2 do
+    local name, value = ARGV[i], given(ARGV[i + 1])
+    if name == "types" then value = cjson.decode(value) elseif NUMERIC[name] then value = tonumber(value or "") end
+    w[name] = value
+  end
+end
+
+local function exact(number) return number and string.format("%.17g", number) or false end
+
+local function describe(id, w)
+  local secrets = {}
+  for _, s in ipairs(w.secrets) do
+    if not s.expires or s.expires > now then secrets[#secrets + 1] = { s.secret, s.expires or false } end
+  end
+  return { id, w.url, w.types, w.filter or false, secrets, w.headers, w.description, w.active and 1 or 0,
+    w.disabled_reason or false, w.disabled_at or false, w.on_unknown, w.retry_on, w.retry_schedule or false,
+    exact(w.jitter), w.ordering, exact(w.rate), exact(w.in_flight), exact(w.disable_after),
+    w.failing_since or false, w.deliver_from, w.pruned_until or false, w.created_at }
+end
+
+local function present(id)
+  local w = webhook(id)
+  return w and not w.deleted_at and w or nil
+end
+
+local function listen(id, w)
+  for _, kind in ipairs(w.types) do call("ZADD", TAKERS, 0, kind .. "|" .. id) end
+end
+
+-- It looks back over what was offered before it was there, where there is an outbox.
+local function look_back(id, w, has_outbox)
+  if has_outbox ~= "1" then return end
+  w.catch_up = ""
+  call("ZADD", CHORES, 0, "catchup|" .. id)
 end
 `;
 
@@ -237,6 +320,7 @@ local function takers(kind, after, limit)
   end
   return ids, #ids == limit and ids[limit] or nil
 end
+
 local function takes_type(w, kind)
   for _, wanted in ipairs(w.types) do
     if wanted == kind or (wanted == "*" and not is_system(kind)) then return true end
@@ -246,6 +330,7 @@ end
 
 -- As PostgreSQL's data @> filter, for filters without an empty object or list.
 local comparisons
+
 local function contains(data, filter)
   comparisons = comparisons + 1
   if comparisons > MAX_COMPARISONS then return false end
@@ -266,7 +351,9 @@ local function contains(data, filter)
   end
   return true
 end
+
 local filters = {}
+
 local function passes(w, m)
   if not w.filter then return true end
   if m.data == nil then
@@ -284,9 +371,11 @@ end
 
 -- The record of a pair is found by its id: it is the claim of the pair.
 local SHARD = string.format("%02x", string.match(KEYS[1], ":(%d+)}"))
+
 local function delivery_id(webhook_id, event)
   return "dlv_" .. SHARD .. string.sub(redis.sha1hex(webhook_id .. "\n" .. event), 1, 32)
 end
+
 -- Whether the delivery of a message that is not new may have been made, and pruned.
 local function is_forgotten(w, m) return w.pruned_until ~= nil and m.made <= w.pruned_until end
 
@@ -307,6 +396,30 @@ local function make(webhook_id, w, m, id)
   enqueue(webhook_id, id, { due = now })
   return d
 end
+
+-- Offers messages, from one argument on, to one webhook.
+local function offer_one(webhook_id, w, from)
+  local created, existing, forgotten, bodiless = 0, 0, {}, {}
+  for i = from, #ARGV, MESSAGE_ARGS do
+    local m = message_at(i)
+    if takes_type(w, m.type) and (m.flag == "b" or passes(w, m)) then
+      local id = delivery_id(webhook_id, m.event)
+      if call("HEXISTS", DELIVERIES, id) == 1 then
+        existing = existing + 1
+      elseif is_forgotten(w, m) then
+        forgotten[#forgotten + 1] = m.event
+      elseif m.flag == "b" then
+        bodiless[#bodiless + 1] = m.event
+      else
+        make(webhook_id, w, m, id)
+        created = created + 1
+      end
+    end
+  end
+  return created, existing, forgotten, bodiless
+end
 `;
 
-export const lua = { records: RECORDS, queue: QUEUE, deliveries: DELIVERIES, offers: OFFERS };
+export const HELPERS: readonly string[] = [RECORDS, QUEUE, TURNS, DELIVERIES, WEBHOOKS, OFFERS].flatMap(
+  (part) => part.trim().split("\n\n"),
+);
