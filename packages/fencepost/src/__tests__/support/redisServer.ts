@@ -114,9 +114,9 @@ export interface RedisCluster {
 const SLOTS = 16_384;
 const MASTERS = 3;
 
-/** Starts a real cluster of three masters, each with a third of the slots. */
-export async function startRedisCluster(): Promise<RedisCluster> {
-  const options = ["--cluster-enabled", "yes", "--cluster-node-timeout", "5000"];
+/** Starts a real cluster of three masters, each with a third of the slots, with further options for each of them. */
+export async function startRedisCluster(further: readonly string[] = []): Promise<RedisCluster> {
+  const options = ["--cluster-enabled", "yes", "--cluster-node-timeout", "5000", ...further];
   const masters = await Promise.all(Array.from({ length: MASTERS }, () => startRedis(options)));
   const urls = masters.map(({ url }) => url);
   const stop = async (): Promise<void> => {

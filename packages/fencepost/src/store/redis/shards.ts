@@ -6,7 +6,7 @@ import type { WebhookId } from "../webhook.ts";
 import { InvalidPrefixError } from "./errors.ts";
 
 /** For ever: the shard of a webhook is part of the ids of its deliveries. */
-export const SHARD_COUNT = 16;
+const SHARD_COUNT = 16;
 
 /**
  * The keys of a shard, all in one slot. In Lua each has its name in capitals.
@@ -37,7 +37,7 @@ export const SHARD_KEYS = [
   "byuse", // event, of the messages, by the time of its last use
 ] as const;
 
-export type ShardKey = (typeof SHARD_KEYS)[number];
+type ShardKey = (typeof SHARD_KEYS)[number];
 
 /** What one script is, and which keys of its shard it declares. */
 export interface Script {

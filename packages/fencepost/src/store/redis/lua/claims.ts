@@ -131,8 +131,8 @@ for i = 4, #ARGV do
   local content = d and (has_content[d.event] or call("HGET", CONTENTS, d.event))
   if content and is_active(w) and d.state == "pending" and d.timestamp < now / 1000 + lead then
     q.attempted = true
-    -- A lease that was taken just now is as good as a new one.
-    if now + lease - q.due > lease / 100 then
+    -- A lease as long that was taken just now is as good as a new one.
+    if math.abs(now + lease - q.due) > lease / 100 then
       unqueue(d.webhook, id, q)
       q.due = now + lease
       enqueue(d.webhook, id, q)
