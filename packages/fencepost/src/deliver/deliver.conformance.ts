@@ -7,6 +7,7 @@ import { type Reply, startEndpoint } from "@fencepost/simulator";
 import { testEventId } from "@fencepost/token";
 import { beforeEach, describe, expect, it, test } from "vitest";
 import { waitUntil } from "../__tests__/support/waitUntil.ts";
+import { createLog } from "../observe/log.ts";
 import { type ConformingStore, type CreateStore, messageOf } from "../store/conformance/conformingStore.ts";
 import { EVERYTHING, HOUR_MS, secretOf } from "../store/conformance/deliverySteps.ts";
 import type { DeliveryId, DeliveryStore } from "../store/deliveryStore.ts";
@@ -100,6 +101,31 @@ export function deliverConformance(create: CreateStore): void {
       expect(endpoint.requests.length).toBe(requests);
       expect((await store.findDelivery(made!.id))!.nextAt).toBe(null);
       expect((await outcomes())[0]).toEqual([1, "unknown"]);
+    });
+
+    it("of a receiver that has fenced an old copy off, a 409, is not the end: it is sent again", async () => {
+      const endpoint = await openEndpoint();
+      endpoint.next({ status: 409, headers: { "webhook-fenced": "true" } });
+      await addWebhook(endpoint.url);
+      await dispatch();
+      start();
+      await waitForStates({ success: 1 });
+      expect(await outcomes()).toEqual([
+        [1, "rejected", 409],
+        [2, "delivered", 200],
+      ]);
+    });
+
+    it("that leaves a delivery to a person is told in the log, once", async () => {
+      const endpoint = await openEndpoint({ kind: "resetAfterBody" });
+      await addWebhook(endpoint.url, { onUnknown: "hold" });
+      const [made] = await dispatch();
+      const lines: string[] = [];
+      const deliverer = start({ log: createLog("warn", { write: (line) => lines.push(line) }) });
+      await waitForStates({ in_doubt: 1 });
+      await deliverer.stop();
+      const waits = { delivery: made!.id, msg: "delivery is in doubt and waits for a person" };
+      expect(lines.map((line) => JSON.parse(line))).toMatchObject([waits]);
     });
 
     it("with Retry-After puts the next attempt off that long", async () => {

@@ -13,6 +13,7 @@ import pg from "pg";
 import { afterAll, beforeAll, beforeEach, describe, expect, it, test } from "vitest";
 import { createTestDatabase, type TestDatabase } from "../__tests__/support/testDatabase.ts";
 import { waitUntil } from "../__tests__/support/waitUntil.ts";
+import { createLog } from "../observe/log.ts";
 import type { ConformingStore, CreateStore } from "../store/conformance/conformingStore.ts";
 import { HOUR_MS, secretOf } from "../store/conformance/deliverySteps.ts";
 import type { DeliveryId, DeliveryStore } from "../store/deliveryStore.ts";
@@ -199,12 +200,16 @@ export function doubtsConformance(create: CreateStore): void {
         await pruning.pruneInbox({ olderThan: new Date(Date.now() + 60_000) });
       };
       const [made] = await dispatch();
-      start();
+      const lines: string[] = [];
+      start({ log: createLog("warn", { write: (line) => lines.push(line) }) });
       await asksNoMore(made!.id);
       expect((await store.findDelivery(made!.id))!.lastError).toMatch(/it may have forgotten\.$/);
       expect([customer.attempts().length, customer.queries().length, await customer.effects()]).toEqual([
         1, 1, 1,
       ]);
+      const waits = { delivery: made!.id, msg: "delivery is in doubt and waits for a person" };
+      await waitUntil(() => lines.length > 0, { what: "it is told in the log" });
+      expect(lines.map((line) => JSON.parse(line))).toMatchObject([waits]);
       await store.resolve(made!.id, "delivered");
       await waitForStates({ success: 1 });
     });
