@@ -10,6 +10,7 @@ const BASE = {
   caller: false,
   reoffers: false,
   redelivers: false,
+  prunes: false,
 } satisfies Partial<Configuration>;
 
 /** Each stage with the one before it, at full size. */
@@ -59,6 +60,15 @@ export const PAIRS = {
     last: "deliver",
     onUnknown: "hold",
   },
+  ask: {
+    ...BASE,
+    name: "deliver → receive under ask, an inbox that forgets",
+    first: "deliver",
+    last: "deliver",
+    events: 1,
+    onUnknown: "ask",
+    prunes: true,
+  },
 } satisfies Record<string, Configuration>;
 
 /** One delivery, and everything that a person or a restored row can do to it. */
@@ -100,6 +110,16 @@ export const LINES = {
     last: "deliver",
     events: 1,
     onUnknown: "hold",
+  },
+  ask: {
+    ...BASE,
+    name: "the whole line under ask, one event, one commit of a stage at a time",
+    first: "ingest",
+    last: "deliver",
+    events: 1,
+    workers: 1,
+    claims: 2,
+    onUnknown: "ask",
   },
   twoEvents: {
     ...BASE,

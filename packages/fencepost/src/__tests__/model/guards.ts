@@ -1,10 +1,10 @@
 // What keeps the promises. The decisions are the functions that production runs; what SQL decides instead is
 // named here, with the statement that does it.
-import { decideReceipt } from "@fencepost/receiver";
+import { decideQuery, decideReceipt } from "@fencepost/receiver";
 import { decideStored } from "../../ingest/decideStored.ts";
 import { decideCommit } from "../../lease/term.ts";
 import { decideMessage } from "../../message/decideMessage.ts";
-import { decideClaimed, decideOutcome, holdsClaim } from "../../store/decideDelivery.ts";
+import { decideAnswer, decideClaimed, decideOutcome } from "../../store/decideDelivery.ts";
 
 export interface Guards {
   /** lease/term.ts, under the lock of the stream's row (ingest/ingestStep.ts), and the WHERE of moveStream. */
@@ -15,11 +15,11 @@ export interface Guards {
   readonly decideStored: typeof decideStored;
   /** `messages`: PRIMARY KEY (event_id), and ON CONFLICT DO NOTHING in insertMessages (store/postgres/messages.ts). */
   readonly decideMessage: typeof decideMessage;
-  /** finish (store/postgres/postgresStore.ts), and `q.fence = $2` in its writeOutcomes. */
-  readonly holdsClaim: typeof holdsClaim;
   readonly decideClaimed: typeof decideClaimed;
   readonly decideOutcome: typeof decideOutcome;
+  readonly decideAnswer: typeof decideAnswer;
   readonly decideReceipt: typeof decideReceipt;
+  readonly decideQuery: typeof decideQuery;
   /** A commit clears no conflict: `halted = nullif(halted, 'gap')` in moveStream (store/postgres/streams.ts). */
   readonly alarmStays: boolean;
   /** The events of a window and the cursor are one transaction (ingest/ingestStep.ts, commitEvents). */
@@ -28,9 +28,9 @@ export interface Guards {
   readonly atomicProject: boolean;
   /** `deliveries`: UNIQUE (event_id, webhook_id), and ON CONFLICT DO NOTHING in fanOut, catchUp and dispatch. */
   readonly uniquePair: boolean;
-  /** A webhook and its row in `catch_ups` are one transaction (store/postgres/postgresStore.ts, addWebhook). */
+  /** A webhook and its row in `catch_ups` are one transaction (store/postgres/webhooks.ts, addWebhook). */
   readonly catchUpWithWebhook: boolean;
-  /** nextval('fencepost.delivery_fence') for each claim (store/postgres/postgresStore.ts, claim). */
+  /** nextval('fencepost.delivery_fence') for each claim (store/postgres/claims.ts, claimStatement). */
   readonly fencePerClaim: boolean;
   /** `q.fence = $2` in recordAttempts. */
   readonly fenceOnRecord: boolean;
@@ -40,10 +40,18 @@ export interface Guards {
   readonly recordPendingOnly: boolean;
   /** Only what recordAttempts returned is sent (deliver/deliverLoop.ts, attempt). */
   readonly recordBeforeSend: boolean;
+  /** `q.fence = $2` in writeOutcomes, for finish. */
+  readonly fenceOnFinish: boolean;
+  /** `q.fence = $2` in settle. */
+  readonly fenceOnSettle: boolean;
   /** The inbox key makes a second transaction wait for the first (receiver/src/postgresInbox.ts, insert). */
   readonly inboxKey: boolean;
   /** The inbox row and the handler's effects are one transaction (receiver/src/postgresInbox.ts). */
   readonly atomicReceive: boolean;
+  /** A query takes the key of an event before it looks (receiver/src/postgresInbox.ts, fenceOff). */
+  readonly queryTakesKey: boolean;
+  /** The fence is stored before the answer is given (receiver/src/postgresInbox.ts, storeFences). */
+  readonly fenceBeforeAnswer: boolean;
 }
 
 export const INTACT: Guards = {
@@ -51,10 +59,11 @@ export const INTACT: Guards = {
   commitProjection: decideCommit,
   decideStored,
   decideMessage,
-  holdsClaim,
   decideClaimed,
   decideOutcome,
+  decideAnswer,
   decideReceipt,
+  decideQuery,
   alarmStays: true,
   atomicIngest: true,
   atomicProject: true,
@@ -65,6 +74,10 @@ export const INTACT: Guards = {
   recordOnce: true,
   recordPendingOnly: true,
   recordBeforeSend: true,
+  fenceOnFinish: true,
+  fenceOnSettle: true,
   inboxKey: true,
   atomicReceive: true,
+  queryTakesKey: true,
+  fenceBeforeAnswer: true,
 };

@@ -1,4 +1,4 @@
-import { hasEnded, recordsKey, type State } from "./state.ts";
+import { hasEnded, numbersOf, recordsKey, type State } from "./state.ts";
 import { chainEvents, STAGES, type Stage, type Step, type World } from "./step.ts";
 
 /** What no state may be, each named as the promise that it would break. */
@@ -24,6 +24,16 @@ export const STEP_INVARIANTS = {
     before.deliveries.every(
       (delivery, event) => !hasEnded(delivery) || to.deliveries[event]!.state === delivery.state,
     ),
+  "under ask nothing is sent again that had an effect, or may have one": (before, { sentAgain }) => {
+    if (!sentAgain) return true;
+    const { effects, orphans, fence, expired, copies } = before.inboxes[sentAgain.event]!;
+    const dead = Math.max(fence, expired);
+    return effects === 0 && [...orphans, ...numbersOf(copies)].every((number) => number <= dead);
+  },
+  "what an endpoint has fenced off is not applied": (before, { applied }) => {
+    const { promised } = before.inboxes[applied?.event ?? 0]!;
+    return !applied || promised === 0 || applied.number > promised;
+  },
   "a stale worker changes no record": (before, { to, stale }) =>
     !stale || to === before || recordsKey(to) === recordsKey(before),
   "the same input again changes nothing": (_, { to, again }) => {

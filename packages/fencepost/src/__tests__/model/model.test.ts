@@ -13,6 +13,7 @@ const REDUCED: readonly Configuration[] = [
   PERSONS.hold,
   { ...PAIRS.callers, claims: 1 },
   { ...PAIRS.hold, claims: 2 },
+  { ...PAIRS.ask, claims: 2 },
   { ...LINES.resend, claims: 1 },
 ];
 
@@ -31,10 +32,11 @@ describe("every state that can be reached", { timeout: 240_000 }, () => {
         ...["commit", "stale_term", "moved_cursor"].map((answer) => `commitProjection ${answer}`),
         ...["new", "replay", "conflict"].map((answer) => `decideStored ${answer}`),
         ...["new", "existing", "mismatch"].map((answer) => `decideMessage ${answer}`),
-        ...["true", "false"].map((answer) => `holdsClaim ${answer}`),
-        ...["attempt", "settle_unknown"].map((answer) => `decideClaimed ${answer}`),
+        ...["attempt", "settle_unknown", "ask"].map((answer) => `decideClaimed ${answer}`),
         ...["success", "pending", "failed", "in_doubt"].map((answer) => `decideOutcome ${answer}`),
-        ...["apply", "already"].map((answer) => `decideReceipt ${answer}`),
+        ...["success", "pending", "failed", "in_doubt"].map((answer) => `decideAnswer ${answer}`),
+        ...["apply", "already", "fenced"].map((answer) => `decideReceipt ${answer}`),
+        ...["received", "in_progress", "fenced"].map((answer) => `decideQuery ${answer}`),
       ].sort(),
     );
   });
@@ -89,10 +91,11 @@ function explored(configuration: Configuration): Explored {
     commitProjection: noted("commitProjection", INTACT.commitProjection),
     decideStored: noted("decideStored", INTACT.decideStored),
     decideMessage: noted("decideMessage", INTACT.decideMessage),
-    holdsClaim: noted("holdsClaim", INTACT.holdsClaim),
     decideClaimed: noted("decideClaimed", INTACT.decideClaimed),
     decideOutcome: noted("decideOutcome", INTACT.decideOutcome),
+    decideAnswer: noted("decideAnswer", INTACT.decideAnswer),
     decideReceipt: noted("decideReceipt", INTACT.decideReceipt),
+    decideQuery: noted("decideQuery", INTACT.decideQuery),
   };
   const result = { report: search({ ...configuration, guards }), answers };
   known.set(configuration, result);

@@ -4,6 +4,8 @@ import { type Invariant, NOTHING_IS_LOST } from "./invariants.ts";
 import { type Counterexample, search } from "./search.ts";
 import type { Configuration } from "./step.ts";
 
+const NOTHING_MORE = "under ask nothing is sent again that had an effect, or may have one";
+
 /** A guard that is taken out of the model, and the promises that are then broken. */
 export interface Removal {
   readonly guard: string;
@@ -13,7 +15,8 @@ export interface Removal {
   readonly breaks: readonly [Invariant, ...Invariant[]];
 }
 
-const { commitStream, decideStored, decideMessage, decideOutcome } = INTACT;
+const { commitStream, decideStored, decideMessage, decideOutcome, decideAnswer, decideReceipt, decideQuery } =
+  INTACT;
 
 export const REMOVALS: readonly Removal[] = [
   {
@@ -144,7 +147,7 @@ export const REMOVALS: readonly Removal[] = [
   },
   {
     guard: "the fence on completion",
-    without: { holdsClaim: () => true },
+    without: { fenceOnFinish: false },
     configuration: PERSONS.resend,
     breaks: ["a stale worker changes no record", "what has ended stays as it is"],
   },
@@ -180,6 +183,66 @@ export const REMOVALS: readonly Removal[] = [
     without: { atomicReceive: false },
     configuration: PERSONS.resend,
     breaks: ["the receiver's effects happen once"],
+  },
+  {
+    guard: "asking before it is sent again",
+    without: {
+      decideOutcome: (r, tries, policy, random) =>
+        decideOutcome(r, tries, { ...policy, onUnknown: "resend" }, random),
+    },
+    configuration: PAIRS.ask,
+    breaks: [NOTHING_MORE],
+  },
+  {
+    guard: "asking what is claimed as in doubt",
+    without: { decideClaimed: () => "attempt" },
+    configuration: PAIRS.ask,
+    breaks: [NOTHING_IS_LOST],
+  },
+  {
+    guard: "the fence on what settles a doubt",
+    without: { fenceOnSettle: false },
+    configuration: PAIRS.ask,
+    breaks: ["the same input again changes nothing", "a stale worker changes no record"],
+  },
+  {
+    guard: "believing a fence only where the inbox goes back to the first attempt",
+    without: {
+      decideAnswer: (answer, counts, policy, random) =>
+        decideAnswer(answer, { ...counts, remembered: true }, policy, random),
+    },
+    configuration: PAIRS.ask,
+    breaks: [NOTHING_MORE, "the receiver's effects happen once"],
+  },
+  {
+    guard: "telling received from fenced",
+    without: { decideAnswer: () => ({ state: "success" }) },
+    configuration: PAIRS.ask,
+    breaks: ["a success has its effects"],
+  },
+  {
+    guard: "refusing a fenced copy",
+    without: { decideReceipt: (inbox) => decideReceipt(inbox) },
+    configuration: PAIRS.ask,
+    breaks: ["what an endpoint has fenced off is not applied"],
+  },
+  {
+    guard: "storing the fence before it is told",
+    without: { fenceBeforeAnswer: false },
+    configuration: PAIRS.ask,
+    breaks: ["what an endpoint has fenced off is not applied", NOTHING_MORE],
+  },
+  {
+    guard: "the key that a question takes",
+    without: { queryTakesKey: false },
+    configuration: PAIRS.ask,
+    breaks: ["what an endpoint has fenced off is not applied", NOTHING_MORE],
+  },
+  {
+    guard: "the inbox that a question looks into",
+    without: { decideQuery: (found) => (found === "present" ? "fenced" : decideQuery(found)) },
+    configuration: PAIRS.ask,
+    breaks: [NOTHING_MORE],
   },
 ];
 

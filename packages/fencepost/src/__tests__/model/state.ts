@@ -30,12 +30,19 @@ export interface ModelDelivery {
   /** The queue row: none, nobody's, or under a fence. Leases have no clock: any may lapse at any moment. */
   readonly queue: "none" | "free" | "held";
   readonly attempted: boolean;
+  /** Its endpoint is to be asked. */
+  readonly asking: boolean;
   /** Attempts on record without an outcome. */
   readonly live: number;
   /** Under hold: copies that left, less one for each redeliver. */
   readonly sent: number;
   /** Under hold, where copies are counted, a person sends again once. */
   readonly redelivered: boolean;
+  /** Under ask: the number of the last attempt, which stands for its signed time; questions since then. */
+  readonly attempts: number;
+  readonly asks: number;
+  /** Under ask: the outcome of the last attempt was unknown. */
+  readonly doubted: boolean;
 }
 
 /** A worker's memory of a claim. `receiving` and `answered` are about the connection that it waits on. */
@@ -44,18 +51,37 @@ export interface ModelClaim {
   /** Its fence is still that of the queue row. Fences are compared with `=`: more need not be known. */
   readonly holds: boolean;
   readonly phase: (typeof PHASES)[number];
+  /** Under ask: the attempt that it is about, or the last one that its question names. */
+  readonly number: number;
 }
 
-const PHASES = ["claimed", "interrupted", "recorded", "unsent", "waiting", "receiving", "answered"] as const;
+const PHASES = [
+  ...["claimed", "interrupted", "recorded", "unsent", "waiting", "receiving", "answered", "refused"],
+  // It is to ask, waits for an answer, or has one; `forgotten`: fenced, by an inbox that does not go back that far.
+  ...["doubting", "asked", "told received", "told in_progress", "told fenced", "told forgotten"],
+] as const;
 
 /** The customer's side of one event, and the network before it. */
 interface ModelInbox {
   readonly present: boolean;
   readonly effects: number;
-  /** Open transactions of requests that no worker waits for any more. */
-  readonly orphans: number;
-  /** Copies of the request are on the network: any number, for ever, each may arrive at any moment or never. */
-  readonly onNetwork: boolean;
+  /** Open transactions of requests that no worker waits for any more: the numbers of their attempts. */
+  readonly orphans: readonly number[];
+  /**
+   * Attempts of which copies are on the network, as a bit mask: any number of each, for ever, each may arrive at any
+   * moment or never. Only under ask is one attempt told from another.
+   */
+  readonly copies: number;
+  /** The same of questions, by the attempt up to which they ask. */
+  readonly queries: number;
+  /** Attempts up to it are fenced off; 0: none. */
+  readonly fence: number;
+  /** The sender was told so of attempts up to it. */
+  readonly promised: number;
+  /** Attempts up to it are too old for their signature to be accepted. */
+  readonly expired: number;
+  /** The inbox has pruned what it had of this event. */
+  readonly forgotten: boolean;
 }
 
 export interface State {
@@ -88,9 +114,25 @@ const NO_DELIVERY: ModelDelivery = {
   tries: 0,
   queue: "none",
   attempted: false,
+  asking: false,
   live: 0,
   sent: 0,
   redelivered: false,
+  attempts: 0,
+  asks: 0,
+  doubted: false,
+};
+
+const EMPTY_INBOX: ModelInbox = {
+  present: false,
+  effects: 0,
+  orphans: [],
+  copies: 0,
+  queries: 0,
+  fence: 0,
+  promised: 0,
+  expired: 0,
+  forgotten: false,
 };
 
 /** Nothing has happened. `late`: the webhook is added later, while messages are dispatched. */
@@ -113,12 +155,13 @@ export function initialState(events: number, webhook: "there" | "late"): State {
     dispatching: [],
     deliveries: each(NO_DELIVERY),
     claims: [],
-    inboxes: each({ present: false, effects: 0, orphans: 0, onNetwork: false }),
+    inboxes: each(EMPTY_INBOX),
   };
 }
 
-export function hasEnded({ state }: ModelDelivery): boolean {
-  return state === "success" || state === "failed" || state === "in_doubt";
+/** A doubt that is asked about has not. */
+export function hasEnded({ state, asking }: ModelDelivery): boolean {
+  return state === "success" || state === "failed" || (state === "in_doubt" && !asking);
 }
 
 /** `items` with one replaced. */
@@ -129,6 +172,11 @@ export function put<T>(items: readonly T[], index: number, item: T): readonly T[
 /** `items` without one. */
 export function without<T>(items: readonly T[], index: number): readonly T[] {
   return items.toSpliced(index, 1);
+}
+
+/** The attempts in a bit mask. Where they are told apart, a schedule has no third. */
+export function numbersOf(mask: number): readonly number[] {
+  return [0, 1, 2].filter((number) => (mask >> number) & 1);
 }
 
 /** More copies than this need not be told apart. */
@@ -151,11 +199,17 @@ export function stateKey(s: State): string {
   const codes: number[] = [];
   addRecords(codes, s);
   codes.push(Number(s.streamLed) + Number(s.projectionLed) * 2);
-  for (const { orphans, onNetwork } of s.inboxes) codes.push(orphans * 2 + Number(onNetwork));
+  for (const { orphans, copies, queries, promised } of s.inboxes) {
+    codes.push(orphans.length, ...orphans, copies * 8 + queries, promised);
+  }
   addSorted(codes, s.streamCommits, (c) => commitCode(c) * 3 + EARLIER[c.earlier]);
   addSorted(codes, s.projectionCommits, commitCode);
   addSorted(codes, s.dispatching, dispatchingCode);
-  addSorted(codes, s.claims, (c) => (c.event * 2 + Number(c.holds)) * 8 + PHASES.indexOf(c.phase));
+  addSorted(
+    codes,
+    s.claims,
+    (c) => ((c.event * 2 + Number(c.holds)) * 16 + PHASES.indexOf(c.phase)) * 4 + c.number,
+  );
   return String.fromCharCode.apply(null, codes);
 }
 
@@ -169,9 +223,11 @@ function addRecords(codes: number[], s: State): void {
       s.applied[e]! * 8 + s.messages[e]! * 2 + Number(s.outbox[e]),
       delivery.rows * 8 + STATES.indexOf(delivery.state),
       delivery.tries * 8 + delivery.live,
-      QUEUE[delivery.queue] * 2 + Number(delivery.attempted),
+      (QUEUE[delivery.queue] * 2 + Number(delivery.attempted)) * 2 + Number(delivery.asking),
       (delivery.sent + MANY_SENT) * 2 + Number(delivery.redelivered),
-      inbox.effects * 2 + Number(inbox.present),
+      (delivery.attempts * 4 + delivery.asks) * 2 + Number(delivery.doubted),
+      (inbox.effects * 2 + Number(inbox.present)) * 2 + Number(inbox.forgotten),
+      inbox.fence * 4 + inbox.expired,
     );
   }
 }

@@ -1,4 +1,4 @@
-import type { OnUnknown } from "../../store/deliveryStore.ts";
+import type { OnUnknown } from "../../store/webhook.ts";
 import type { Guards } from "./guards.ts";
 import type { State } from "./state.ts";
 
@@ -26,6 +26,8 @@ export interface Configuration {
   readonly reoffers: boolean;
   /** A person may send again what ended. */
   readonly redelivers: boolean;
+  /** The inbox may forget an event while the sender is in doubt about it. */
+  readonly prunes: boolean;
 }
 
 /** The events that come from the chain; a caller's comes after them. */
@@ -51,6 +53,10 @@ export interface Step {
   readonly redeliver?: boolean;
   /** Bytes left; whether their attempt was on record. */
   readonly sentOnRecord?: boolean;
+  /** Another attempt was put on record after one of unknown outcome, under ask. */
+  readonly sentAgain?: { readonly event: number };
+  /** The receiver applied this attempt of an event. */
+  readonly applied?: { readonly event: number; readonly number: number };
   /** Other content under a known id; whether it was refused by name. */
   readonly refused?: boolean;
 }
