@@ -91,6 +91,11 @@ export {
   UnsupportedTableError,
   ViewSwitchError,
 } from "./store/postgres/projectionTables.ts";
+export type {
+  DrizzleTransaction,
+  PostgresTransaction,
+  PrismaTransaction,
+} from "./store/postgres/transactions.ts";
 export {
   EvictionPolicyError,
   InvalidPrefixError,

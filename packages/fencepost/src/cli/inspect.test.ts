@@ -19,6 +19,8 @@ let project: TestFolder;
 let database: Database;
 let url: string;
 let endpoint: Endpoint;
+/** Of the HTTP interface that `dev` serves. */
+let http: string;
 let added: CliResult;
 let other: CliResult;
 /** The event that became two deliveries, the first of which was refused once; and the one whose handler throws. */
@@ -46,9 +48,10 @@ beforeAll(async () => {
     'if (event.data.amount === 5n) throw new Error("five is too much");\n      await store(db, event)';
   await project.write(file, text.replace("await store(db, event)", throwing));
   lockAssets(chain, 3);
-  const dev = startCli(["dev"], { cwd: project.path, env: { DATABASE_URL: url } });
+  const dev = startCli(["dev", "--port", "0"], { cwd: project.path, env: { DATABASE_URL: url } });
   closing.push(() => dev.stop("SIGKILL"));
   await dev.waitFor(/fencepost is running/);
+  http = /^http: +(\S+)/m.exec(dev.stdout())?.[1] ?? "";
 
   const add = ["webhooks", "add", "--types", "contract.assets_locked", "--allow-insecure"];
   added = await cli(...add, endpoint.url, "--description", "the first");
@@ -107,6 +110,41 @@ it("webhooks add refuses a wrong url and empty types, and stores nothing", async
   });
 });
 
+it("webhooks add takes every setting as an option, and refuses what cannot be read by its name", async () => {
+  const data = [
+    "--filter",
+    '{"amount": 9}',
+    "--header",
+    "x-a: 1",
+    "--header",
+    "x-b: two: 2",
+    "--on-unknown",
+    "ask",
+  ];
+  const limits = ["--ordering", "strict", "--retry-on", "all", "--rate", "5", "--max-in-flight", "none"];
+  const made = await cli("webhooks", "add", "https://example.com/", "--types", "*", ...limits, ...data);
+  expect(made).toMatchObject({ code: 0, stderr: "" });
+  const id = /wh_\w+/.exec(made.stdout)?.[0];
+  const { rows } = await database.query("SELECT * FROM fencepost.webhooks WHERE id = $1", [id]);
+  expect(rows).toMatchObject([
+    {
+      types: ["*"],
+      filter: { amount: 9 },
+      headers: { "x-a": "1", "x-b": "two: 2" },
+      ordering: "strict",
+      on_unknown: "ask",
+      retry_on: "all",
+      rate_per_second: 5,
+      max_in_flight: null,
+    },
+  ]);
+  await database.query("UPDATE fencepost.webhooks SET active = false, deleted_at = now() WHERE id = $1", [
+    id,
+  ]);
+  const wrong = await cli("webhooks", "update", "wh_nobody", "--filter", "{x");
+  expect(wrong).toMatchObject({ code: 1, stderr: expect.stringContaining("Write JSON") });
+});
+
 it("webhooks list shows every webhook and no secret", async () => {
   const { code, stdout } = await cli("webhooks", "list");
   expect(code).toBe(0);
@@ -146,7 +184,7 @@ it("trace follows a token through every stage, for people", async () => {
   expect(
     lines.filter((line) => / {2}delivery {2}dlv_\d+ to wh_\w+ \(\S+\) success$/.test(line)),
   ).toHaveLength(2);
-  const time = "\\S+Z under fence \\d+";
+  const time = "\\S+Z";
   expect(stdout).toMatch(
     new RegExp(
       `attempt 1 at ${time}: rejected 503 after \\d+ ms \\(The endpoint answered 503\\.\\)\n +` +
@@ -244,4 +282,30 @@ it("skip refuses what does not exist, and passes over one event on the record", 
     "projection  activity v1 (live) skipped: a test amount\nmessage     none\n",
   );
   expect((await reads.query("SELECT FROM activity.events")).rows).toHaveLength(4);
+});
+
+it("dev serves the HTTP interface, to whoever has a key that the command line made", async () => {
+  const created = await cli("keys", "create", "the shop");
+  expect(created).toMatchObject({ code: 0, stderr: "" });
+  const [, id = "", key = ""] =
+    /^id: {2}(key_\w+)\nkey: (fp_\S+)\nStore the key now/.exec(created.stdout) ?? [];
+  const status = async (): Promise<number> =>
+    (await fetch(`${http}/v1/webhooks`, { headers: { authorization: `Bearer ${key}` } })).status;
+  expect(await status()).toBe(200);
+  expect((await fetch(`${http}/health`)).status).toBe(200);
+  // A projection has stopped in this project.
+  const ready = await fetch(`${http}/ready`);
+  expect({ status: ready.status, reasons: ((await ready.json()) as { reasons: string[] }).reasons }).toEqual({
+    status: 503,
+    reasons: [expect.stringContaining("The projection activity v1 has stopped")],
+  });
+  const metrics = await (await fetch(`${http}/metrics`)).text();
+  expect(metrics).toMatch(/^fencepost_events_stored_total\{stream="testnet"\} 5$/m);
+  expect(metrics).toMatch(/^fencepost_attempts_total\{outcome="delivered"\} \d+$/m);
+
+  const listed = await cli("keys", "list", "--json");
+  expect(JSON.parse(listed.stdout)).toMatchObject({ keys: [{ id, name: "the shop", revokedAt: null }] });
+  expect(listed.stdout).not.toContain(key);
+  expect((await cli("keys", "revoke", id)).code).toBe(0);
+  expect(await status()).toBe(401);
 });

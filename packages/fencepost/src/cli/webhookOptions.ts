@@ -7,28 +7,35 @@ import type { JsonObject, WebhookChanges } from "../store/webhook.ts";
 export interface SettingOptions {
   readonly url?: string;
   readonly types?: readonly string[];
-  readonly filter?: JsonObject | null;
+  readonly filter?: JsonObject | None;
   readonly header?: Readonly<Record<string, string>>;
   readonly description?: string;
   readonly onUnknown?: WebhookChanges["onUnknown"];
   readonly retryOn?: WebhookChanges["retryOn"];
-  readonly rate?: number | null;
-  readonly maxInFlight?: number | null;
+  readonly rate?: number | None;
+  readonly maxInFlight?: number | None;
 }
+
+/** In place of null, which commander takes for an option without a value. */
+type None = "none";
 
 export function settingsOf(options: SettingOptions): WebhookChanges {
   const { url, types, filter, header, description, onUnknown, retryOn, rate, maxInFlight } = options;
   return {
     ...(url !== undefined && { url }),
     ...(types !== undefined && { types }),
-    ...(filter !== undefined && { filter }),
+    ...(filter !== undefined && { filter: orNull(filter) }),
     ...(header !== undefined && { headers: header }),
     ...(description !== undefined && { description }),
     ...(onUnknown !== undefined && { onUnknown }),
     ...(retryOn !== undefined && { retryOn }),
-    ...(rate !== undefined && { ratePerSecond: rate }),
-    ...(maxInFlight !== undefined && { maxInFlight }),
+    ...(rate !== undefined && { ratePerSecond: orNull(rate) }),
+    ...(maxInFlight !== undefined && { maxInFlight: orNull(maxInFlight) }),
   };
+}
+
+function orNull<T>(value: T | None): T | null {
+  return value === "none" ? null : value;
 }
 
 export function readTypes(text: string): readonly string[] {
@@ -36,8 +43,8 @@ export function readTypes(text: string): readonly string[] {
 }
 
 /** `none`: all messages. */
-export function readFilter(text: string): JsonObject | null {
-  if (text === "none") return null;
+export function readFilter(text: string): JsonObject | None {
+  if (text === "none") return text;
   try {
     return JSON.parse(text) as JsonObject;
   } catch {
@@ -56,8 +63,8 @@ export function readHeader(
 }
 
 /** `none`: no limit. */
-export function readLimit(text: string): number | null {
-  return text === "none" ? null : readNumber(text);
+export function readLimit(text: string): number | None {
+  return text === "none" ? text : readNumber(text);
 }
 
 export function readNumber(text: string): number {
