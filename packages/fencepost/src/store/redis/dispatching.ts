@@ -192,13 +192,13 @@ async function offerTo(
   let after = "";
   // Bounded: it goes through the webhooks of a shard once for each message.
   while (done < messages.length) {
-    const args = [limit - deliveries, LOOK, after, ...messages.slice(done).flat()];
+    const args = [Math.min(limit - deliveries, CHUNK), LOOK, after, ...messages.slice(done).flat()];
     const reply = await shards.run({ script: OFFER, shard, args });
-    const [made, finished, last, isFull] = reply as readonly [number, number, string, number];
+    const [made, finished, last] = reply as readonly [number, number, string];
     deliveries += made;
     done += finished;
     after = last;
-    if (isFull === 1) break;
+    if (deliveries === limit) break;
   }
   return { deliveries, done };
 }

@@ -1,6 +1,22 @@
 import type { EventId } from "@fencepost/token";
 import type { DispatchReport } from "../deliveryStore.ts";
 
+/** A server that gives no answer, or refuses who asks. */
+export class RedisUnreachableError extends Error {
+  override readonly name = "RedisUnreachableError";
+
+  constructor(urls: readonly string[], cause: unknown) {
+    const hosts = urls
+      .map((url) => (URL.canParse(url) ? new URL(url).host : "an url that is none"))
+      .join(", ");
+    super(
+      `Redis at ${hosts} cannot be used: ${cause instanceof Error ? cause.message : cause}. ` +
+        "Check that it runs, its address, and the user and password in the url.",
+      { cause },
+    );
+  }
+}
+
 /** A server that may throw records away. Nothing was stored. */
 export class EvictionPolicyError extends Error {
   override readonly name = "EvictionPolicyError";

@@ -59,10 +59,18 @@ describe.skipIf(!hasRedis)("opening a store in Redis", () => {
     await admin.call("ACL", "DELUSER", "app");
   });
 
-  it("throws where nobody answers", async () => {
-    const { url, stop } = await startRedis();
+  it("says where nobody answers, or who is refused, and keeps the password to itself", async () => {
+    const { url, port, stop } = await startRedis();
     await stop();
-    await expect(openRedisStore({ url })).rejects.toThrow();
+    for (const location of [{ url }, { urls: [url] }]) {
+      await expect(openRedisStore(location)).rejects.toMatchObject({
+        name: "RedisUnreachableError",
+        message: expect.stringContaining(`127.0.0.1:${port}`),
+      });
+    }
+    const opening = openRedisStore({ url: `redis://nobody:secret@127.0.0.1:${server.port}` });
+    await expect(opening).rejects.toMatchObject({ message: expect.stringContaining("WRONGPASS") });
+    await expect(opening).rejects.toMatchObject({ message: expect.not.stringContaining("secret") });
   });
 
   it("of a cluster looks at every master", async () => {

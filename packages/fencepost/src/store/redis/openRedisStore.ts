@@ -1,27 +1,33 @@
 import { Cluster, Redis } from "ioredis";
+import { EvictionPolicyError, RedisUnreachableError, RedisVersionError } from "./errors.ts";
 import { type RedisDeliveryStore, type RedisStoreOptions, redisStore } from "./redisStore.ts";
 import { checkServers } from "./servers.ts";
 
-/** One server, or some nodes of a cluster, from which the others are found. */
+/** One server, or some nodes of a cluster, from which the others are found. User and password are in the urls. */
 export type RedisLocation = { readonly url: string } | { readonly urls: readonly string[] };
 
 /**
  * Connects, and checks each server that takes writes. Throws {@link EvictionPolicyError} for one that may delete
- * keys, {@link RedisVersionError} for one older than Redis 7, and what the client throws where it cannot connect.
+ * keys, {@link RedisVersionError} for one older than Redis 7, and {@link RedisUnreachableError}.
  */
 export async function openRedisStore(
   location: RedisLocation,
   options: RedisStoreOptions = {},
 ): Promise<RedisDeliveryStore & { close(): Promise<void> }> {
-  const client = connect(location);
+  const urls = "url" in location ? [location.url] : location.urls;
+  const client = "url" in location ? new Redis(location.url, { lazyConnect: true }) : openCluster(urls);
+  let reason: unknown;
   // A connection that breaks is opened again, and who waits for an answer is told.
-  client.on("error", () => {});
+  client.on("error", (error) => {
+    reason = error;
+  });
   try {
     await client.connect();
     await checkServers(client);
   } catch (error) {
     client.disconnect();
-    throw error;
+    if (error instanceof EvictionPolicyError || error instanceof RedisVersionError) throw error;
+    throw new RedisUnreachableError(urls, reason ?? error);
   }
   return {
     ...redisStore(client, options),
@@ -31,15 +37,15 @@ export async function openRedisStore(
   };
 }
 
-function connect(location: RedisLocation): Redis | Cluster {
-  if ("url" in location) return new Redis(location.url, { lazyConnect: true });
-  const first = new URL(location.urls[0] ?? "redis://127.0.0.1:6379");
-  return new Cluster([...location.urls], {
+function openCluster(urls: readonly string[]): Cluster {
+  const { username, password, protocol } = new URL(urls[0] ?? "redis://127.0.0.1:6379");
+  return new Cluster([...urls], {
     lazyConnect: true,
+    // For the nodes that are found.
     redisOptions: {
-      ...(first.username !== "" && { username: decodeURIComponent(first.username) }),
-      ...(first.password !== "" && { password: decodeURIComponent(first.password) }),
-      ...(first.protocol === "rediss:" && { tls: {} }),
+      ...(username !== "" && { username: decodeURIComponent(username) }),
+      ...(password !== "" && { password: decodeURIComponent(password) }),
+      ...(protocol === "rediss:" && { tls: {} }),
     },
   });
 }

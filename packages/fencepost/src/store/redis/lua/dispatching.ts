@@ -54,40 +54,38 @@ return { rows, #found == tonumber(ARGV[3]) and last_part(found[#found]) }`);
 
 /**
  * Offers messages in their order to the webhooks that take them: [deliveries made, messages done, webhook after which
- * the next one goes on, whether the limit of deliveries was met]. Values: deliveries to make, webhooks to look at, the
- * webhook after which the first one goes on, messages (their flag: a for one that is offered again).
+ * the next one goes on]. Values: deliveries to make, webhooks to look at, the webhook after which the first one goes
+ * on, messages (their flag: a for one that is offered again).
  */
 export const OFFER = script(`
 local limit, look, after = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
 local made, looked, done = 0, 0, 0
+-- True: every webhook of this shard that takes it has it.
 local function offer(m)
-  local last
   repeat
-    local ids
-    ids, last = takers(m.type, after, math.min(100, look - looked))
+    if looked >= look then return false end
+    local ids, last = takers(m.type, after, math.min(100, look - looked))
     for _, webhook_id in ipairs(ids) do
       local w, id = webhook(webhook_id), delivery_id(webhook_id, m.event)
       if w.deliver_from <= m.at and call("HEXISTS", DELIVERIES, id) == 0 and passes(w, m)
         and not (m.flag == "a" and is_forgotten(w, m)) then
-        if made == limit then return "full" end
+        if made == limit then return false end
         make(webhook_id, w, m, id)
         made = made + 1
       end
       after = webhook_id
       looked = looked + 1
     end
-    if last and looked >= look then return "looked" end
   until not last
   after = ""
+  return true
 end
-local stopped
 for i = 4, #ARGV, MESSAGE_ARGS do
-  stopped = looked >= look and "looked" or offer(message_at(i))
-  if stopped then break end
+  if not offer(message_at(i)) then break end
   done = done + 1
 end
 set_lanes()
-return { made, done, after, stopped == "full" and 1 or 0 }`);
+return { made, done, after }`);
 
 /** [created, existing, forgotten, without a body]; nothing: it is not active. Values: webhook, messages. */
 export const REPLAY = script(`
