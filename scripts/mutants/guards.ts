@@ -18,14 +18,20 @@ const src = "packages/fencepost/src";
 const schema = `${src}/store/postgres/migrations/0001_pipeline.sql`;
 const streams = `${src}/store/postgres/streams.ts`;
 const projections = `${src}/store/postgres/projections.ts`;
-const deliveries = `${src}/store/postgres/deliveries.ts`;
+const deliveries = `${src}/store/postgres/claims.ts`;
+const dispatching = `${src}/store/postgres/dispatching.ts`;
+const upkeep = `${src}/store/postgres/upkeep.ts`;
+const deliverySchema = `${src}/store/postgres/migrations/0002_delivery.sql`;
 const messages = `${src}/store/postgres/messages.ts`;
+const decisions = `${src}/store/decideDelivery.ts`;
 
 const named =
   (file: string) =>
   (name: string): TestName => ({ file, name });
 const atTheStatement = named(`${src}/store/postgres/guards.test.ts`);
 const ofTheStore = named(`${src}/store/conformance/postgres.test.ts`);
+const ofPostgres = named(`${src}/store/postgres/postgresStore.test.ts`);
+const ofTheStage = named(`${src}/deliver/postgres.test.ts`);
 const ofIngest = named(`${src}/ingest/ingestStep.test.ts`);
 const ofTheInbox = named("packages/receiver/src/postgresInbox.test.ts");
 const wholeLine: TestName = {
@@ -185,8 +191,8 @@ export const guards: readonly Guard[] = [
     patches: [
       {
         file: messages,
-        find: "SELECT event_id FROM input JOIN new USING (event_id) WHERE $7 = 'emitted'",
-        replace: "SELECT event_id FROM input WHERE $7 = 'emitted'",
+        find: "SELECT position, event_id FROM input JOIN new USING (event_id) WHERE $7 = 'emitted'",
+        replace: "SELECT position, event_id FROM input WHERE $7 = 'emitted'",
       },
     ],
     test: named(`${src}/store/postgres/messages.test.ts`)(
@@ -202,9 +208,84 @@ export const guards: readonly Guard[] = [
     guard: "dispatch: with no unique pair, every caller makes a delivery of its own",
     patches: [
       { file: schema, find: "  UNIQUE (event_id, webhook_id)", replace: "  CHECK (true)" },
-      { file: deliveries, find: "ON CONFLICT (event_id, webhook_id) DO NOTHING", replace: "" },
+      { file: dispatching, find: "ON CONFLICT (event_id, webhook_id) DO NOTHING", replace: "" },
     ],
-    test: named(`${src}/store/postgres/deliveries.test.ts`)("make one delivery and return the same record"),
+    test: ofPostgres("make one delivery also where the message was there before and its webhook was not"),
+  },
+  {
+    guard: "dispatch: the types of the system are not meant by *",
+    patches: [{ file: deliverySchema, find: "AND NOT starts_with(type, 'webhook.')", replace: "" }],
+    test: ofTheStore("of a type of the system reaches only webhooks that name it"),
+  },
+  {
+    guard: "dispatch: a fan-out gives a strict webhook the position of the message",
+    patches: [{ file: dispatching, find: "CASE WHEN strict THEN position END", replace: "NULL::bigint" }],
+    test: ofTheStore("gets messages in the order in which they were emitted, in one batch and in many"),
+  },
+  {
+    guard: "dispatch: what a webhook may have forgotten is not made by a dispatch",
+    patches: [
+      {
+        file: dispatching,
+        find: "m.created_at <= w.pruned_until, false)) AS forgotten",
+        replace: "false)) AS forgotten",
+      },
+    ],
+    test: ofTheStore("names the webhooks of which it cannot be known, where a message is dispatched again"),
+  },
+  {
+    guard: "dispatch: what a webhook may have forgotten is not made by a catch-up or a replay",
+    patches: [
+      {
+        file: dispatching,
+        find: "coalesce(m.created_at <= w.pruned_until, false) AS old",
+        replace: "false AS old",
+      },
+    ],
+    test: ofTheStore("of a webhook is remembered by it"),
+  },
+  {
+    guard: "dispatch: what is missing is decided in one snapshot with what was pruned",
+    patches: [{ file: dispatching, find: "AND ($3 OR NOT EXISTS (", replace: "AND (true OR NOT EXISTS (" }],
+    test: ofPostgres("while a dispatch or a replay is in the middle does not have them made anew"),
+  },
+  {
+    guard: "dispatch: a catch-up and a replay hold the bodies of what they make",
+    patches: [{ file: dispatching, find: "FOR KEY SHARE OF b", replace: "" }],
+    test: ofPostgres("does not take the body of a message that a replay holds"),
+  },
+  {
+    guard: "dispatch: a dispatch holds the message that it finds",
+    patches: [{ file: messages, find: 'keep: origin === "dispatched" || origin === "test"', replace: "keep: false" }],
+    test: ofPostgres("does not take a message that a dispatch holds"),
+  },
+  {
+    guard: "upkeep: a pruning step locks what it looks at before it decides",
+    patches: [{ file: upkeep, find: "FOR UPDATE OF m, b SKIP LOCKED", replace: "" }],
+    test: ofPostgres("does not take the body of a message that a replay holds"),
+  },
+  {
+    guard: "upkeep: what waits for its fan-out keeps its body",
+    patches: [
+      {
+        file: upkeep,
+        find: "AND NOT EXISTS (SELECT FROM fencepost.outbox o WHERE o.event_id = m.event_id)",
+        replace: "",
+      },
+    ],
+    test: ofTheStore("does not take a message that waits for its fan-out"),
+  },
+  {
+    guard: "upkeep: what blocks a strict webhook stays",
+    patches: [
+      { file: upkeep, find: "AND (d.strict_position IS NULL OR w.deleted_at IS NOT NULL)", replace: "" },
+    ],
+    test: ofTheStore("leaves what blocks a strict webhook, until it is skipped"),
+  },
+  {
+    guard: "upkeep: an attempt to a deleted webhook that is under way is left to its worker",
+    patches: [{ file: upkeep, find: "AND NOT (q.attempted AND q.next_at > now())", replace: "" }],
+    test: ofTheStore("has an attempt that is under way recorded, and never sent again"),
   },
   {
     guard: "deliver: the attempt is on record before its bytes leave",
@@ -212,12 +293,45 @@ export const guards: readonly Guard[] = [
     test: kills,
   },
   {
+    guard: "deliver: a webhook's limit holds over all workers",
+    patches: [
+      {
+        file: deliveries,
+        find: "OR paced.free_at = lanes.free_at)",
+        replace: "OR paced.free_at IS NOT NULL)",
+      },
+    ],
+    test: ofTheStore("has no more claimed than that, by however many workers at once"),
+  },
+  {
+    guard: "deliver: a strict webhook waits for what its outbox may hold",
+    patches: [
+      {
+        file: deliveries,
+        find: "AND NOT EXISTS (SELECT FROM fencepost.outbox o WHERE o.position < head.strict_position)",
+        replace: "",
+      },
+    ],
+    test: ofTheStore("waits for the outbox, which may hold an earlier message, and for its catch-up"),
+  },
+  {
+    guard: "deliver: a strict webhook waits for its catch-up",
+    patches: [
+      {
+        file: deliveries,
+        find: "AND NOT EXISTS (SELECT FROM fencepost.catch_ups c WHERE c.webhook_id = w.id)",
+        replace: "",
+      },
+    ],
+    test: ofTheStore("waits for the outbox, which may hold an earlier message, and for its catch-up"),
+  },
+  {
     guard: "deliver: an attempt names the fence of its claim",
     patches: [
       {
         file: deliveries,
-        find: "q.fence = $2 AND NOT q.attempted AND w.active",
-        replace: "$2::bigint > 0 AND NOT q.attempted AND w.active",
+        find: "AND q.fence = $2 AND NOT q.attempted AND NOT q.asking",
+        replace: "AND $2::bigint > 0 AND NOT q.attempted AND NOT q.asking",
       },
     ],
     test: ofTheStore("is refused to a worker that lost its claim, and to one that never had it"),
@@ -227,8 +341,13 @@ export const guards: readonly Guard[] = [
     patches: [
       {
         file: deliveries,
-        find: "AND q.fence = $2 AND NOT q.attempted AND w.active\n         AND d.state = 'pending'",
-        replace: "AND q.fence = $2 AND w.active\n        ",
+        find: "AND q.fence = $2 AND NOT q.attempted AND NOT q.asking",
+        replace: "AND q.fence = $2",
+      },
+      {
+        file: deliveries,
+        find: "AND d.state = 'pending' AND d.last_timestamp",
+        replace: "AND d.last_timestamp",
       },
     ],
     test: ofTheStore("is refused a second time under the same claim"),
@@ -248,41 +367,105 @@ export const guards: readonly Guard[] = [
     guard: "deliver: an attempt without an outcome is settled, not repeated",
     patches: [
       {
-        file: `${src}/store/decideDelivery.ts`,
-        find: 'claim.interrupted ? "settle_unknown" : "attempt"',
-        replace: 'claim.interrupted ? "attempt" : "attempt"',
+        file: decisions,
+        find: 'return interrupted ? "settle_unknown" : "attempt";',
+        replace: 'return interrupted ? "attempt" : "attempt";',
       },
     ],
     test: named(`${src}/store/decideDelivery.test.ts`)("settles a claim whose last attempt has no outcome"),
   },
   {
-    guard: "deliver: an outcome names the fence of its claim, in the decision",
+    guard: "deliver: an outcome names the fence of its claim",
     patches: [
-      {
-        file: `${src}/store/decideDelivery.ts`,
-        find: "return storedFence === fence;",
-        replace: "return storedFence !== undefined || storedFence === fence;",
-      },
-    ],
-    test: named(`${src}/store/decideDelivery.test.ts`)(
-      "counts a write of a claim only under the very fence that is stored",
-    ),
-  },
-  {
-    guard: "deliver: an outcome names the fence of its claim, in the decision and the statement",
-    patches: [
-      {
-        file: `${src}/store/decideDelivery.ts`,
-        find: "return storedFence === fence;",
-        replace: "return storedFence !== undefined || storedFence === fence;",
-      },
       {
         file: deliveries,
-        find: "ON q.delivery_id = input.id AND q.fence = $2",
-        replace: "ON q.delivery_id = input.id AND $2::bigint > 0",
+        find: "WHERE q.fence = $2 AND q.attempted",
+        replace: "WHERE $2::bigint > 0 AND q.attempted",
       },
     ],
     test: ofTheStore("under a lost claim cannot end a delivery that another worker is sending"),
+  },
+  {
+    guard: "deliver: an outcome only where an attempt is on record",
+    patches: [
+      { file: deliveries, find: "WHERE q.fence = $2 AND q.attempted", replace: "WHERE q.fence = $2" },
+    ],
+    test: ofTheStore("of a claim without an attempt gives the claim back"),
+  },
+  {
+    guard: "deliver: an outcome waits for the record of its attempt that is under way",
+    patches: [
+      {
+        file: deliveries,
+        find: "return database.transaction(async (client) => {\n    const ids = missing",
+        replace:
+          "return database.transaction(async (client) => {\n    if (missing.length > 0) return { recorded, stale: missing.map(({ id }) => id) };\n    const ids = missing",
+      },
+    ],
+    test: ofPostgres("an outcome that overtakes the record of its attempt is that of this attempt"),
+  },
+  {
+    guard: "deliver: what settles a doubt names the fence of its claim",
+    patches: [
+      {
+        file: deliveries,
+        find: "WHERE q.fence = $2 AND q.asking",
+        replace: "WHERE $2::bigint > 0 AND q.asking",
+      },
+    ],
+    test: ofTheStore("is settled by nobody who lost the claim, nor once a person has resolved it"),
+  },
+  {
+    guard: "deliver: only a doubt that is asked about is settled",
+    patches: [{ file: deliveries, find: "WHERE q.fence = $2 AND q.asking", replace: "WHERE q.fence = $2" }],
+    test: ofTheStore("is settled by nobody who lost the claim, nor once a person has resolved it"),
+  },
+  {
+    guard: "deliver: a lease is lengthened for who holds the claim",
+    patches: [
+      {
+        file: deliveries,
+        find: "WHERE q.delivery_id = ANY($1) AND q.fence = $2\n       ORDER BY q.delivery_id FOR UPDATE\n",
+        replace:
+          "WHERE q.delivery_id = ANY($1) AND $2::bigint > 0\n       ORDER BY q.delivery_id FOR UPDATE\n",
+      },
+    ],
+    test: ofTheStore(
+      "is lengthened for who holds the claim, attempted, waiting or asking, and for nobody else",
+    ),
+  },
+  {
+    guard: "deliver: what may have arrived is asked about, under ask",
+    patches: [
+      {
+        file: decisions,
+        find: 'result.outcome === "unknown" && policy.onUnknown === "ask"',
+        replace: "false",
+      },
+    ],
+    test: ofTheStage("and has the event gets it no second time: the delivery is a success"),
+  },
+  {
+    guard: "deliver: a fence is believed only where the inbox goes back to the first attempt",
+    patches: [
+      {
+        file: `${src}/deliver/doubts.ts`,
+        find: "retainedSince === null || firstAttemptAt >= retainedSince",
+        replace: "retainedSince === null || firstAttemptAt > new Date(0)",
+      },
+    ],
+    test: ofTheStage("and may have forgotten the event is not believed: a person decides"),
+  },
+  {
+    guard: "receive: an attempt that is fenced off is not applied",
+    patches: [
+      {
+        file: "packages/receiver/src/decide.ts",
+        find: 'attemptTimestamp > fencedBefore ? "apply" : "fenced"',
+        replace: 'attemptTimestamp > fencedBefore ? "apply" : "apply"',
+      },
+    ],
+    test: ofTheStage("until after its replacement was sent, which it overtakes, is refused by the receiver"),
   },
   {
     guard: "receive: an event in the inbox is not applied again",
