@@ -27,6 +27,9 @@ export {
   type FaultRates,
   losesRows,
 } from "./faults.ts";
+export { type LakeLayout, lakeKey, writeLake } from "./lake.ts";
+export { type LakeFault, type LakeRequest, type LakeServer, startLakeServer } from "./lakeServer.ts";
+export { batchXdr, type LedgerForm, ledgerXdr } from "./ledgerXdr.ts";
 export { type Direction, startProxy, type TcpProxy } from "./proxy.ts";
 export { type Random, seededRandom } from "./random.ts";
 export { chainFromRecorded, type RecordedLedger, readRecordedLedger } from "./recorded.ts";
