@@ -1,3 +1,4 @@
+import { setTimeout as sleep } from "node:timers/promises";
 import type { Log } from "../observe/log.ts";
 import type { DeliveryStore } from "../store/deliveryStore.ts";
 import type { Database } from "../store/postgres/database.ts";
@@ -11,35 +12,46 @@ export interface ReadinessOptions {
   readonly log: Log;
 }
 
+/** A store that takes longer than this to answer does not, in milliseconds. */
+const ANSWER_WITHIN_MS = 5_000;
+
 /** What keeps this installation from its work; none: it is ready. Never throws. */
-export async function notReadyBecause({
-  database,
-  store,
-  log,
-}: ReadinessOptions): Promise<readonly string[]> {
+export async function notReadyBecause(options: ReadinessOptions): Promise<readonly string[]> {
+  const late = new AbortController();
   try {
-    const { pending } = await readMigrationState(database);
-    if (pending.length > 0) return [`The database lacks the migrations ${pending.join(", ")}.`];
-    const streams = await readStreams(database);
-    const projections = await readProjections(database);
-    await store.findWebhook("wh_0" as WebhookId); // of nobody: only whether it answers
-    return [
-      ...streams.flatMap(({ stream, halted, gaps }) => [
-        ...(halted === null ? [] : [`The stream ${stream} has halted: ${halted}.`]),
-        ...gaps
-          .filter(({ accepted }) => !accepted)
-          .map(
-            ({ fromLedger, toLedger }) =>
-              `The stream ${stream} lacks the ledgers ${fromLedger} to ${toLedger}.`,
-          ),
-      ]),
-      ...projections.flatMap(({ name, version, stopped }) =>
-        stopped ? [`The projection ${name} v${version} has stopped at ${stopped.token}.`] : [],
-      ),
-    ];
+    return await Promise.race([readReasons(options), rejectAfter(ANSWER_WITHIN_MS, late.signal)]);
   } catch (error) {
-    // Whoever asks need not have a key: where the database is, is for the log.
-    log.warn({ err: error }, "not ready: a store does not answer");
+    // Whoever asks need not have a key: where a store is, is for the log.
+    options.log.warn({ err: error }, "not ready: a store does not answer");
     return ["A store does not answer; the log of the server has the error."];
+  } finally {
+    late.abort();
   }
+}
+
+async function rejectAfter(ms: number, signal: AbortSignal): Promise<never> {
+  await sleep(ms, undefined, { signal });
+  throw new Error(`There was no answer within ${ms} ms.`);
+}
+
+async function readReasons({ database, store }: ReadinessOptions): Promise<readonly string[]> {
+  const { pending } = await readMigrationState(database);
+  if (pending.length > 0) return [`The database lacks the migrations ${pending.join(", ")}.`];
+  const streams = await readStreams(database);
+  const projections = await readProjections(database);
+  await store.findWebhook("wh_0" as WebhookId); // of nobody: only whether it answers
+  return [
+    ...streams.flatMap(({ stream, halted, gaps }) => [
+      ...(halted === null ? [] : [`The stream ${stream} has halted: ${halted}.`]),
+      ...gaps
+        .filter(({ accepted }) => !accepted)
+        .map(
+          ({ fromLedger, toLedger }) =>
+            `The stream ${stream} lacks the ledgers ${fromLedger} to ${toLedger}.`,
+        ),
+    ]),
+    ...projections.flatMap(({ name, version, stopped }) =>
+      stopped ? [`The projection ${name} v${version} has stopped at ${stopped.token}.`] : [],
+    ),
+  ];
 }

@@ -168,7 +168,10 @@ export function requestCounts(endpoint: Endpoint): ReadonlyMap<string, number> {
 }
 
 function receiverOf(customer: pg.Pool, webhook: Webhook): EndpointHandler {
-  const receiver = createReceiver({ secrets: webhook.secrets, inbox: postgresInbox({ pool: customer }) });
+  const receiver = createReceiver({
+    secrets: webhook.secrets.map(({ secret }) => secret),
+    inbox: postgresInbox({ pool: customer }),
+  });
   return async ({ headers, body }) => {
     const { outcome } = await receiver.handle({ headers, body }, async (message, tx) => {
       const { amount = null } = message.data as { amount?: string };
