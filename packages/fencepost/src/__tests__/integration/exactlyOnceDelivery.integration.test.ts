@@ -108,8 +108,13 @@ async function offerAgain({ database }: Line): Promise<void> {
      ON CONFLICT (delivery_id) DO NOTHING`,
   );
   // A claim whose lease ran out before its attempt: a second worker takes it while the first goes on.
+  // Locked in the order that every statement keeps to.
   await database.query(
-    "UPDATE fencepost.delivery_queue SET next_at = now() WHERE fence IS NOT NULL AND NOT attempted",
+    `WITH waiting AS MATERIALIZED (
+       SELECT delivery_id FROM fencepost.delivery_queue WHERE fence IS NOT NULL AND NOT attempted
+       ORDER BY delivery_id FOR UPDATE
+     )
+     UPDATE fencepost.delivery_queue q SET next_at = now() FROM waiting w WHERE q.delivery_id = w.delivery_id`,
   );
 }
 
