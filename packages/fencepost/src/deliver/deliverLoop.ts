@@ -2,12 +2,13 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { type AddressRuleOptions, readAddressRules } from "../address/addressRules.ts";
 import type { Log } from "../observe/log.ts";
 import { type Loop, type StepResult, startLoop } from "../runner/runner.ts";
-import { decideClaimed, decideOutcome, INTERRUPTED, type NextStep } from "../store/decideDelivery.ts";
+import { decideClaimed, decideOutcome, INTERRUPTED } from "../store/decideDelivery.ts";
 import type {
   AttemptResult,
   ClaimedDelivery,
   DeliveryId,
   DeliveryStore,
+  NextStep,
   RecordedAttempt,
 } from "../store/deliveryStore.ts";
 import { settleDoubts } from "./doubts.ts";

@@ -1,7 +1,6 @@
 import fc from "fast-check";
 import { describe, expect, it, test } from "vitest";
 import {
-  type DeliveryPolicy,
   decideAnswer,
   decideClaimed,
   decideOutcome,
@@ -10,7 +9,7 @@ import {
   RETRY_SCHEDULE_MS,
   waitsForPerson,
 } from "./decideDelivery.ts";
-import type { AttemptOutcome } from "./deliveryStore.ts";
+import type { AttemptOutcome, DeliveryPolicy } from "./deliveryStore.ts";
 
 const RESEND: DeliveryPolicy = {
   onUnknown: "resend",

@@ -1,6 +1,11 @@
 // What a delivery does next: values in, values out. The deliver stage and the exhaustive check import it.
-import type { AttemptOutcome, AttemptResult, ClaimedDelivery } from "./deliveryStore.ts";
-import type { Webhook } from "./webhook.ts";
+import type {
+  AttemptOutcome,
+  AttemptResult,
+  ClaimedDelivery,
+  DeliveryPolicy,
+  NextStep,
+} from "./deliveryStore.ts";
 
 /**
  * Delays before the second, third, … attempt, in milliseconds: 5 s, 5 m, 30 m, 2 h, 5 h, 10 h, 14 h, 20 h, 24 h,
@@ -14,18 +19,6 @@ export const RETRY_SCHEDULE_MS: readonly number[] = [
 
 /** A Retry-After longer than this is cut to it. */
 export const MAX_RETRY_AFTER_MS = 24 * 3_600_000;
-
-/** A webhook's own rules about what is sent again, and when. */
-export interface DeliveryPolicy extends Pick<Webhook, "onUnknown" | "retryOn" | "jitter"> {
-  readonly retryScheduleMs: readonly number[];
-}
-
-export type NextStep =
-  | { readonly state: "success" }
-  /** Null: it waits for a person; otherwise the endpoint is asked after this time. */
-  | { readonly state: "in_doubt"; readonly askInMs: number | null }
-  | { readonly state: "pending"; readonly delayMs: number }
-  | { readonly state: "failed"; readonly disableWebhook: boolean };
 
 /** True for a doubt that only a person can end. */
 export function waitsForPerson(next: NextStep): boolean {

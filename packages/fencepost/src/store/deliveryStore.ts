@@ -1,6 +1,5 @@
 import type { EventId, FencingToken } from "@fencepost/token";
 import type { Message } from "../message/payload.ts";
-import type { DeliveryPolicy, NextStep } from "./decideDelivery.ts";
 import type { DisabledWebhook, Missed, NewWebhook, Webhook, WebhookChanges, WebhookId } from "./webhook.ts";
 
 declare const deliveryBrand: unique symbol;
@@ -63,6 +62,19 @@ export interface ClaimedDelivery {
   /** It is in doubt, and its endpoint is to be asked. */
   readonly asking: boolean;
 }
+
+/** A webhook's own rules about what is sent again, and when. */
+export interface DeliveryPolicy extends Pick<Webhook, "onUnknown" | "retryOn" | "jitter"> {
+  readonly retryScheduleMs: readonly number[];
+}
+
+/** What follows for a delivery from an attempt, or from an answer about one. */
+export type NextStep =
+  | { readonly state: "success" }
+  /** Null: it waits for a person; otherwise the endpoint is asked after this time. */
+  | { readonly state: "in_doubt"; readonly askInMs: number | null }
+  | { readonly state: "pending"; readonly delayMs: number }
+  | { readonly state: "failed"; readonly disableWebhook: boolean };
 
 /** Where and how a webhook is sent to, as it is at this moment. */
 interface Target {

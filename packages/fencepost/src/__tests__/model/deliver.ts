@@ -1,11 +1,6 @@
 // Deliveries → HTTP → the customer's effects: claims, attempts, copies on the network, outcomes under a fence.
-import {
-  type DeliveryPolicy,
-  INTERRUPTED,
-  type NextStep,
-  type ReceiptAnswer,
-} from "../../store/decideDelivery.ts";
-import type { AttemptOutcome } from "../../store/deliveryStore.ts";
+import { INTERRUPTED } from "../../store/decideDelivery.ts";
+import type { AttemptOutcome, DeliveryPolicy, NextStep } from "../../store/deliveryStore.ts";
 import {
   hasEnded,
   MANY_SENT,

@@ -2,8 +2,14 @@
 // Claims, attempts and their outcomes, as every store must have them.
 import { deriveEventId, ledgerToken } from "@fencepost/token";
 import { beforeEach, describe, expect, it, test } from "vitest";
-import { INTERRUPTED, type NextStep } from "../decideDelivery.ts";
-import type { ClaimedDelivery, DeliveryId, DeliveryStore, RecordedAttempt } from "../deliveryStore.ts";
+import { INTERRUPTED } from "../decideDelivery.ts";
+import type {
+  ClaimedDelivery,
+  DeliveryId,
+  DeliveryStore,
+  NextStep,
+  RecordedAttempt,
+} from "../deliveryStore.ts";
 import type { Webhook, WebhookId } from "../webhook.ts";
 import { type ConformingStore, type CreateStore, emittedMessage, messageOf } from "./conformingStore.ts";
 import {

@@ -4,13 +4,14 @@ import type { EventId } from "@fencepost/token";
 import fc from "fast-check";
 import { expect } from "vitest";
 import type { Message } from "../../message/payload.ts";
-import { decideOutcome, type NextStep } from "../decideDelivery.ts";
+import { decideOutcome } from "../decideDelivery.ts";
 import type {
   AttemptResult,
   ClaimedDelivery,
   DeliveryId,
   DeliveryState,
   DeliveryStore,
+  NextStep,
   Resolution,
 } from "../deliveryStore.ts";
 import type { NewWebhook, WebhookId } from "../webhook.ts";
