@@ -1,5 +1,5 @@
 // Deliveries → HTTP → the customer's effects: claims, attempts, copies on the network, outcomes under a fence.
-import { INTERRUPTED } from "../../store/decideDelivery.ts";
+import { INTERRUPTED, type ReceiptAnswer } from "../../store/decideDelivery.ts";
 import type { AttemptOutcome, DeliveryPolicy, NextStep } from "../../store/deliveryStore.ts";
 import {
   hasEnded,
