@@ -111,7 +111,7 @@ async function inTurn(
 ): Promise<readonly DueLane[]> {
   if (!firstWaiting || lanes.every(({ head }) => head === "")) return lanes;
   const first = await firstWaiting();
-  return lanes.filter(({ head, position }) => head === "" || first === null || BigInt(position) < first);
+  return lanes.filter(({ head, position }) => head === "" || first === null || BigInt(position) <= first);
 }
 
 /** What a shard answered: one that is away stops no other. */

@@ -15,7 +15,8 @@ export async function openRedisStore(
   options: RedisStoreOptions = {},
 ): Promise<RedisDeliveryStore & { close(): Promise<void> }> {
   const urls = "url" in location ? [location.url] : location.urls;
-  const client = "url" in location ? new Redis(location.url, { lazyConnect: true }) : openCluster(urls);
+  const client =
+    "url" in location ? new Redis(location.url, { lazyConnect: true, ...RECONNECT }) : openCluster(urls);
   let reason: unknown;
   // A connection that breaks is opened again, and who waits for an answer is told.
   client.on("error", (error) => {
@@ -37,12 +38,19 @@ export async function openRedisStore(
   };
 }
 
+/** Who waits while a server is away is told after a few seconds: every caller knows what to do then. */
+const RECONNECT = {
+  maxRetriesPerRequest: 5,
+  retryStrategy: (times: number) => Math.min(times * 100, 1_000),
+};
+
 function openCluster(urls: readonly string[]): Cluster {
   const { username, password, protocol } = new URL(urls[0] ?? "redis://127.0.0.1:6379");
   return new Cluster([...urls], {
     lazyConnect: true,
     // For the nodes that are found.
     redisOptions: {
+      ...RECONNECT,
       ...(username !== "" && { username: decodeURIComponent(username) }),
       ...(password !== "" && { password: decodeURIComponent(password) }),
       ...(protocol === "rediss:" && { tls: {} }),

@@ -166,6 +166,20 @@ describe.skipIf(!hasRedis)("an outbox before Redis", () => {
     expect(await waiting()).toEqual([]);
   });
 
+  it("lets a strict webhook have what is in the outbox only because others have not", async () => {
+    const { store } = await openStore();
+    for (const id of ["wh_a", "wh_b", "wh_c"]) await store.addWebhook(webhookOf(id, { ordering: "strict" }));
+    await store.catchUp(10);
+    await emit(1, 2);
+    await store.fanOut({ messages: 1, webhooks: 1 });
+    expect(await waiting()).toEqual(idsOf(1, 2));
+    const [claimed, ...others] = await store.claim(EVERYTHING);
+    expect(others).toEqual([]);
+    expect(await store.findDelivery(claimed!.id)).toMatchObject({ eventId: emitted(1).eventId });
+    await store.release(claimed!.fence, [claimed!.id]);
+    expect(await store.claim({ ...EVERYTHING, only: claimed!.id })).toMatchObject([{ id: claimed!.id }]);
+  });
+
   it("dispatches what a projection made from its record, and knows other content", async () => {
     const { store } = await openStore();
     await emit(1);

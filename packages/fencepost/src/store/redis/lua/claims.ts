@@ -3,7 +3,8 @@ import { script } from "./script.ts";
 
 /**
  * Webhooks with something due, from a place among them that the caller draws: [webhook, origin, how many, and of a
- * strict one its next delivery and the position], and no more of each than `most`. Values: most, lanes to find, lanes to look at, place in [0, 1), origins to skip.
+ * strict one its next delivery and the position], and no more of each than `most`. Values: most, lanes to find, lanes
+ * to look at, place in [0, 1), origins to skip.
  */
 export const FIND_DUE = script(`
 local most, wanted, look = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
@@ -58,7 +59,7 @@ for _, webhook_id in ipairs(passed) do
 end
 return found`);
 
-/** The position of a delivery whose webhook gets it next in strict order. Value: delivery. */
+/** The position of a delivery in strict order; nothing for one that waits for no other. Value: delivery. */
 export const FIND_POSITION = script(`
 local d = get(DELIVERIES, ARGV[1])
 return d and d.blocking and d.position`);
