@@ -140,6 +140,10 @@ it.skipIf(!hasRedis)(
       what: "readiness tells that Redis is away",
       timeoutMs: 30_000,
     });
+    expect(await call("GET /v1/webhooks")).toMatchObject({
+      status: 503,
+      body: { type: "/docs#unavailable" },
+    });
     await redis.restart();
     await waitUntil(async () => (await call("GET /ready")).status === 200, {
       what: "it is ready again",
