@@ -45,7 +45,7 @@ export default {
     {
       name: "pg-only-in-store",
       severity: "error",
-      from: { path: src, pathNot: `${src}/store/|\\.test\\.ts$|__tests__` },
+      from: { path: src, pathNot: `${src}/store/|\\.(test|test-d|conformance)\\.ts$|__tests__` },
       to: { path: "node_modules/pg/" },
     },
     {

@@ -1,5 +1,4 @@
 // Whose transaction `dispatch` joins is a matter of types: the compiler reads this file, nothing runs it.
-import { drizzle } from "drizzle-orm/node-postgres";
 import { Pool } from "pg";
 import { createDispatcher, openDatabase, openRedisStore, postgresStore, relayedStore } from "./index.ts";
 
@@ -10,14 +9,6 @@ const inPostgres = createDispatcher({ store: postgresStore(database) });
 // ── what is right ────────────────────────────────────────────────────────────────────────────────────────
 const client = await new Pool().connect();
 await inPostgres.dispatch(event, { tx: client });
-await database.transaction((tx) => inPostgres.dispatch(event, { tx }));
-await drizzle(new Pool()).transaction((tx) => inPostgres.dispatch(event, { tx }));
-declare const prisma: {
-  $transaction<T>(
-    work: (tx: { $queryRawUnsafe<Row>(text: string, ...values: unknown[]): Promise<Row> }) => Promise<T>,
-  ): Promise<T>;
-};
-await prisma.$transaction((tx) => inPostgres.dispatch(event, { tx }));
 await inPostgres.dispatch(event, {});
 
 // ── what is wrong ────────────────────────────────────────────────────────────────────────────────────────

@@ -97,8 +97,11 @@ export type {
   PrismaTransaction,
 } from "./store/postgres/transactions.ts";
 export {
+  DispatchIncompleteError,
   EvictionPolicyError,
   InvalidPrefixError,
+  InvalidWebhookIdError,
+  RedisUnreachableError,
   RedisVersionError,
 } from "./store/redis/errors.ts";
 export { openRedisStore, type RedisLocation } from "./store/redis/openRedisStore.ts";
@@ -112,6 +115,8 @@ export {
   sealedSecrets,
 } from "./store/sealedSecrets.ts";
 export type {
+  JsonObject,
+  JsonValue,
   Missed,
   OnUnknown,
   Ordering,

@@ -3,40 +3,22 @@ import type { Context } from "hono";
 import { createMiddleware } from "hono/factory";
 import { methodNotAllowed } from "hono/method-not-allowed";
 import type { ZodError } from "zod";
-import type { Dispatcher } from "../dispatcher.ts";
-import type { Log } from "../observe/log.ts";
-import type { Metrics } from "../observe/metrics.ts";
-import type { DeliveryStore } from "../store/deliveryStore.ts";
 import { findApiKey } from "../store/postgres/apiKeys.ts";
 import type { Database } from "../store/postgres/database.ts";
 import { readDeliveryHealth, readProjections, readStreams } from "../store/postgres/status.ts";
 import { readTrace } from "../store/postgres/trace.ts";
-import type { Seal } from "../store/sealedSecrets.ts";
 import { readBody } from "./body.ts";
 import { addDeliveryRoutes } from "./deliveries.ts";
 import { openApiDocument } from "./document.ts";
 import { problemOf } from "./errors.ts";
 import { type IdempotencyEnv, idempotency } from "./idempotency.ts";
+import type { ApiApp, ApiOptions } from "./options.ts";
 import { PAGE_CSP, referencePage } from "./page.ts";
 import { type FieldError, problemResponse, RefusedRequestError } from "./problem.ts";
 import { notReadyBecause } from "./readiness.ts";
 import { ROUTES } from "./routes.ts";
 import { showProjection, showStream, showTrace } from "./view.ts";
 import { addWebhookRoutes } from "./webhooks.ts";
-
-export interface ApiOptions {
-  readonly dispatcher: Dispatcher<never>;
-  readonly store: DeliveryStore<never>;
-  readonly database: Database;
-  /** Deliveries are in this database, so that they can be counted. */
-  readonly inPostgres: boolean;
-  readonly metrics: Metrics;
-  readonly log: Log;
-  /** For answers that are kept: they may hold new secrets. */
-  readonly seal: Seal;
-}
-
-export type ApiApp = OpenAPIHono<IdempotencyEnv>;
 
 /** What needs no key is read from the database no more often than this, in milliseconds. */
 const READY_EVERY_MS = 1_000;

@@ -1,5 +1,5 @@
 import { isResolved } from "../dispatcher.ts";
-import type { ApiApp, ApiOptions } from "./app.ts";
+import type { ApiApp, ApiOptions } from "./options.ts";
 import { RefusedRequestError } from "./problem.ts";
 import { ROUTES } from "./routes.ts";
 import { showDelivery, showDeliveryWithAttempts } from "./view.ts";

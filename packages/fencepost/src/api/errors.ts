@@ -12,6 +12,7 @@ import {
 import { EventContentMismatchError, InvalidMessageError } from "../message/payload.ts";
 import { InvalidCursorError, TooManySecretsError } from "../store/errors.ts";
 import { ConnectionLostError, DatabaseUnreachableError } from "../store/postgres/errors.ts";
+import { DispatchIncompleteError } from "../store/redis/errors.ts";
 import { invalidCursor } from "./cursor.ts";
 import type { ProblemKind, ProblemMore } from "./problem.ts";
 import { RefusedRequestError } from "./problem.ts";
@@ -37,10 +38,11 @@ export function problemOf(error: unknown): Told {
   if (error instanceof InvalidCursorError) return problemOf(invalidCursor());
   const kind = KINDS.find(([type]) => error instanceof type)?.[1];
   if (kind !== undefined) return { kind, detail: (error as Error).message };
-  if (error instanceof DatabaseUnreachableError || error instanceof ConnectionLostError) {
+  if (isUnavailable(error)) {
+    const unknown = "What came of the request is not known. An Idempotency-Key makes it safe to repeat.";
     return {
       kind: "unavailable",
-      detail: "What came of the request is not known. An Idempotency-Key makes it safe to repeat.",
+      detail: error instanceof DispatchIncompleteError ? error.message : unknown,
       more: { headers: { "retry-after": RETRY_AFTER_S } },
     };
   }
@@ -59,3 +61,12 @@ const KINDS: readonly (readonly [type: abstract new (...args: never[]) => Error,
   [InactiveWebhookError, "wrong-state"],
   [DeletedWebhookError, "wrong-state"],
 ];
+
+/** Errors of the client of Redis, which has no classes for them that are its own. */
+const REDIS_UNAVAILABLE = new Set(["MaxRetriesPerRequestError", "ClusterAllFailedError", "AbortError"]);
+
+function isUnavailable(error: unknown): boolean {
+  const classes = [DatabaseUnreachableError, ConnectionLostError, DispatchIncompleteError];
+  if (classes.some((type) => error instanceof type)) return true;
+  return REDIS_UNAVAILABLE.has((error as Error).name);
+}

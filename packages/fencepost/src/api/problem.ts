@@ -38,7 +38,7 @@ export const PROBLEMS = {
   ],
   internal: [500, "Something went wrong on our side", "Try again; the log of the server has the error."],
   "not-ready": [503, "Not ready", "The reasons are listed."],
-  unavailable: [503, "The database does not answer", "Try again as long after as Retry-After says."],
+  unavailable: [503, "A store does not answer", "Try again as long after as Retry-After says."],
 } as const satisfies Record<string, readonly [status: number, title: string, advice: string]>;
 
 export type ProblemKind = keyof typeof PROBLEMS;

@@ -54,7 +54,7 @@ export function showDelivery(delivery: Delivery): Shown<typeof schemas.Delivery>
   };
 }
 
-export function showAttempt(attempt: Attempt): Shown<typeof schemas.Attempt> {
+function showAttempt(attempt: Attempt): Shown<typeof schemas.Attempt> {
   return {
     number: attempt.number,
     url: attempt.url,

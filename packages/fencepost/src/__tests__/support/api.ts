@@ -15,7 +15,7 @@ import { postgresStore } from "../../store/postgres/postgresStore.ts";
 import { readSecretsKeys, sealedSecrets } from "../../store/sealedSecrets.ts";
 import { createTestDatabase } from "./testDatabase.ts";
 
-export interface ApiCall {
+interface ApiCall {
   readonly body?: unknown;
   /** In place of `body`: these bytes. */
   readonly raw?: string | Buffer;
@@ -110,7 +110,7 @@ type Declared = Readonly<
 >;
 
 /** The answer of a known route is of a status and a shape that it declares, and has nothing beyond that. */
-export function expectDeclared(
+function expectDeclared(
   method: string,
   path: string,
   { status, headers, body }: ApiAnswer<unknown>,

@@ -25,7 +25,7 @@ export type ClaimResult =
   | { readonly kind: "other_request" };
 
 /** A claim without an answer may be taken over after so long, in seconds: its process is taken for dead. */
-export const TAKE_OVER_S = 60;
+const TAKE_OVER_S = 60;
 /** How long a key and its answer are kept, in hours. */
 const KEPT_H = 24;
 
