@@ -26,6 +26,17 @@ it("without a valid key everything under /v1 is refused, and says how to authent
   expect((await api.call("GET /v1/webhooks", { key: null, headers: lower })).status).toBe(200);
 });
 
+it("no answer may be cached, as some hold secrets", async () => {
+  const body = { url: "https://example.com/", types: ["*"] };
+  const answers = [
+    await api.call("POST /v1/webhooks", { body }),
+    await api.call("GET /v1/webhooks"),
+    await api.call("GET /v1/webhooks/wh_nobody"),
+  ];
+  expect(answers.map(({ status }) => status)).toEqual([201, 200, 404]);
+  for (const { headers } of answers) expect(headers.get("cache-control")).toBe("no-store");
+});
+
 it("without a key not even whether a path exists is told", async () => {
   for (const route of ["GET /v1", "GET /v1/nothing", "PUT /v1/webhooks", "POST /v1/webhooks"]) {
     expect((await api.refused(route, { key: null })).status, route).toBe(401);

@@ -1,7 +1,9 @@
 import { OpenAPIHono } from "@hono/zod-openapi";
 import type { Context } from "hono";
 import { createMiddleware } from "hono/factory";
+import { HTTPException } from "hono/http-exception";
 import { methodNotAllowed } from "hono/method-not-allowed";
+import { timeout } from "hono/timeout";
 import type { ZodError } from "zod";
 import { findApiKey } from "../store/postgres/apiKeys.ts";
 import type { Database } from "../store/postgres/database.ts";
@@ -20,6 +22,8 @@ import { ROUTES } from "./routes.ts";
 import { showProjection, showStream, showTrace } from "./view.ts";
 import { addWebhookRoutes } from "./webhooks.ts";
 
+/** Longer than an attempt may take, in milliseconds. What has no answer then may still happen: nobody knows. */
+const ANSWER_WITHIN_MS = 60_000;
 /** What needs no key is read from the database no more often than this, in milliseconds. */
 const READY_EVERY_MS = 1_000;
 const HEALTH_EVERY_MS = 5_000;
@@ -32,9 +36,9 @@ export function createApi(options: ApiOptions): ApiApp {
   const app: ApiApp = new OpenAPIHono<IdempotencyEnv>({ defaultHook: refuseInvalid });
   app.onError((error, c) => {
     const { kind, detail, more } = problemOf(error);
-    if (kind === "internal" && !c.req.raw.signal.aborted) {
-      log.error({ err: error, method: c.req.method, path: c.req.path }, "a request failed");
-    }
+    const fields = { err: error, method: c.req.method, path: c.req.path };
+    if (kind === "unavailable") log.warn(fields, "a request has no answer: a store is away");
+    if (kind === "internal" && !c.req.raw.signal.aborted) log.error(fields, "a request failed");
     return problemResponse(kind, detail, c.req.path, more);
   });
   app.notFound((c) => problemResponse("not-found", "There is no such path.", c.req.path));
@@ -47,6 +51,7 @@ export function createApi(options: ApiOptions): ApiApp {
         }),
     }),
   );
+  app.use("/v1/*", neverCached, timeout(ANSWER_WITHIN_MS, new HTTPException(503)));
   app.use("/v1/*", authenticate(database), readBody);
   app.use("/v1/*", idempotency({ database, log, seal: options.seal }));
 
@@ -97,6 +102,12 @@ export function createApi(options: ApiOptions): ApiApp {
   );
   return app;
 }
+
+/** Answers hold secrets, and what they tell changes. */
+const neverCached = createMiddleware(async (c, next) => {
+  await next();
+  c.header("cache-control", "no-store");
+});
 
 function authenticate(database: Database) {
   return createMiddleware<IdempotencyEnv>(async (c, next) => {

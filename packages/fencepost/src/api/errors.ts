@@ -29,7 +29,7 @@ export function problemOf(error: unknown): Told {
   if (error instanceof RefusedRequestError) {
     return { kind: error.kind, detail: error.message, more: error.more };
   }
-  if (error instanceof HTTPException) {
+  if (error instanceof HTTPException && error.status < 500) {
     // Thrown by the validators: no JSON, or JSON that cannot be parsed.
     return error.status === 415
       ? { kind: "unsupported-media-type", detail: "The Content-Type is missing, or not application/json." }
@@ -66,7 +66,7 @@ const KINDS: readonly (readonly [type: abstract new (...args: never[]) => Error,
 const REDIS_UNAVAILABLE = new Set(["MaxRetriesPerRequestError", "ClusterAllFailedError", "AbortError"]);
 
 function isUnavailable(error: unknown): boolean {
-  const classes = [DatabaseUnreachableError, ConnectionLostError, DispatchIncompleteError];
+  const classes = [DatabaseUnreachableError, ConnectionLostError, DispatchIncompleteError, HTTPException];
   if (classes.some((type) => error instanceof type)) return true;
   return REDIS_UNAVAILABLE.has((error as Error).name);
 }

@@ -182,10 +182,13 @@ it("start makes everything in an empty database, and runs beside a second one un
   const project = await startProject(rpc.url);
   const url = await emptyDatabase();
   const env = { DATABASE_URL: url, STELLAR_RPC_URL: rpc.url };
-  const first = startCli(["start"], { cwd: project.path, env });
+  const first = startCli(["start", "--port", "0"], { cwd: project.path, env });
   closing.push(() => first.stop("SIGKILL"));
   await first.waitFor(/fencepost is running/);
   await waitForEvents(url, 5);
+  const http = /"http":"(http:\/\/127\.0\.0\.1:\d+)"/.exec(first.stdout())?.[1] ?? "";
+  expect((await fetch(`${http}/ready`)).status).toBe(200);
+  expect((await fetch(`${http}/v1/webhooks`)).status).toBe(401);
   const second = startCli(["start"], { cwd: project.path, env });
   closing.push(() => second.stop("SIGKILL"));
   await second.waitFor(/fencepost is running/);
@@ -196,7 +199,10 @@ it("start makes everything in an empty database, and runs beside a second one un
     .trimEnd()
     .split("\n")
     .map((line) => JSON.parse(line) as { msg: string; level: number });
-  expect(lines.map(({ msg }) => msg)).toContain("fencepost stops");
+  const messages = lines.map(({ msg }) => msg);
+  expect(messages).toContain("fencepost stops");
+  expect(messages.some((msg) => msg.startsWith("FENCEPOST_SECRETS_KEY is not set"))).toBe(true);
+  await expect(fetch(`${http}/health`)).rejects.toThrow("fetch failed");
   expect(stdout).not.toContain(new URL(url).password);
   lockAssets(chain, 1);
   await waitForEvents(url, 6);
