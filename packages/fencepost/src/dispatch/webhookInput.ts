@@ -33,7 +33,7 @@ const RATES = { min: 0.01, max: 10_000 } as const;
 const MAX_IN_FLIGHT = 1_000;
 
 /** A webhook is disabled when it has failed for so long, unless it says otherwise: 5 days. */
-export const DISABLE_AFTER_MS = 5 * DAY_MS;
+const DISABLE_AFTER_MS = 5 * DAY_MS;
 
 /** What a webhook has where nothing is said. */
 const DEFAULTS: Omit<WebhookSettings, "url" | "types"> = {
