@@ -276,7 +276,10 @@ describe("getEvents", () => {
   });
 
   test("serves full pages without the rows that it is said not to have", () => {
-    const chain = chainOf(Array.from({ length: 9 }, () => [{ value: scv.u32(1) }]), 1);
+    const chain = chainOf(
+      Array.from({ length: 9 }, () => [{ value: scv.u32(1) }]),
+      1,
+    );
     const settings = { hides: ({ ledger }: EventRow) => ledger % 3 === 0 };
     const page = ask(chain, { startLedger: 1, pagination: { limit: 4 } }, settings);
     expect(page.events.map(({ ledger }) => ledger)).toEqual([1, 2, 4, 5]);

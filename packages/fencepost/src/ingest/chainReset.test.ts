@@ -107,6 +107,17 @@ describe("a reset after which the chain", () => {
   });
 });
 
+test("a reset that took the anchor with it is found by the epoch, before the stream goes on beyond the hole", async () => {
+  const term = await openRead();
+  const before = await tokens();
+  bench.rpc.node.chain = chainOf(400, { life: "second", retention: 30 });
+  for (const source of [bench.source, bench.openSource()]) {
+    await expect(bench.step(term, { source, onGap: "continue" })).rejects.toThrow(EpochMismatchError);
+  }
+  expect(await tokens()).toEqual(before);
+  expect(await bench.stream()).toMatchObject({ nextLedger: 21 });
+});
+
 test("a stream goes on by itself once its node has the right chain again", async () => {
   const term = await openRead();
   const right = bench.rpc.node.chain;

@@ -15,7 +15,7 @@ export interface DiscoveryRule {
 }
 
 /** A contract that an event names, or why it names none although the rule expects it to. */
-export type Finding =
+type Finding =
   | { readonly rule: string; readonly contractId: string }
   | { readonly rule: string; readonly misfit: string };
 

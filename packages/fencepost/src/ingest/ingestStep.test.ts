@@ -111,6 +111,32 @@ describe("a window", () => {
     await expectGaplessSeq();
   });
 
+  test("goes by ledgers and not by time: those that closed in one second are told apart, also after a restart", async () => {
+    bench = await openIngest();
+    const closedAt = bench.chain.close().closedAt;
+    for (let i = 0; i < 9; i++) bench.chain.close({ events: [event(A), event(A, { tx: 2 })], closedAt });
+    bench.rpc.node.scanLimit = 2;
+    await bench.watch(from(1, A));
+    const source = bench.openSource({ pageLimit: 1 });
+    for (let i = 0; i < 20; i++) await bench.step(await bench.lead(), { source });
+    expect(await tokens()).toEqual(bench.tokensOnChain([A]));
+  });
+
+  test("of which the database refuses one event is not stored, and the cursor stays before it", async () => {
+    bench = await openIngest();
+    closeLedgers(bench.chain, 5);
+    await bench.watch(from(1, A));
+    const term = await bench.lead();
+    await bench.database.query("ALTER TABLE fencepost.events ADD CONSTRAINT refused CHECK (ledger <> 3)");
+    await expect(bench.step(term)).rejects.toThrow(/refused/);
+    expect(await tokens()).toEqual([]);
+    expect(await bench.stream()).toMatchObject({ nextLedger: 1, seq: 0n });
+    await bench.database.query("ALTER TABLE fencepost.events DROP CONSTRAINT refused");
+    await bench.catchUp(term);
+    expect(await tokens()).toEqual(bench.tokensOnChain([A]));
+    await expectGaplessSeq();
+  });
+
   test("begins at each contract's own start ledger", async () => {
     bench = await openIngest();
     closeLedgers(bench.chain, 6);

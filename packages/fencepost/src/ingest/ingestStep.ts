@@ -108,7 +108,7 @@ async function ingestAtCursor(
   const nextLedger = window.throughLedger + 1;
   const move: Move = (client, seq) =>
     moveStream(client, stream, { nextLedger, seq, latestLedger, leaseMs: context.leaseMs });
-  if (window.kind === "gap") await commitGap(context, stream, window, move);
+  if (window.kind === "gap") await commitGap(context, stream, window, move, signal);
   else {
     const batch = await prepareBatch(context, window.events, joined);
     const anchor = await nextAnchor(context, stream, window, signal);
@@ -157,7 +157,7 @@ async function ingestPast(
   if (window.kind === "reset") return await commitReset(context, stream, window);
   const range = { fromLedger, throughLedger: Math.min(window.throughLedger, throughLedger) };
   const move = moveTo(range.throughLedger + 1);
-  if (window.kind === "gap") await commitGap(context, stream, range, move);
+  if (window.kind === "gap") await commitGap(context, stream, range, move, signal);
   else
     await commitWindow(
       context,
@@ -202,11 +202,14 @@ function anchorOf({ anchor }: StreamRow): { readonly anchor?: LedgerRef } {
   return anchor ? { anchor } : {};
 }
 
-/** A newer anchor where it is time for one, and the source tells it; a source that cannot costs nothing but that. */
+/**
+ * A newer anchor where it is time for one: the source's newest ledger, where it tells what that is, otherwise the
+ * ledger of the last event. Never what a page says of its range: one odd answer would stop the stream later.
+ */
 async function nextAnchor(
   { source }: IngestContext,
   { anchor }: StreamRow,
-  { latestLedger, latestClosedAt }: Extract<SourceWindow, { kind: "window" }>,
+  { latestLedger, events }: Extract<SourceWindow, { kind: "window" }>,
   signal: AbortSignal,
 ): Promise<LedgerRef | undefined> {
   if (anchor && latestLedger < anchor.ledger + ANCHOR_LEDGERS) return undefined;
@@ -216,9 +219,9 @@ async function nextAnchor(
   } catch (error) {
     if (!(error instanceof SourceUnavailableError || error instanceof RpcResponseError)) throw error;
   }
-  return latestClosedAt === undefined
-    ? undefined
-    : { ledger: latestLedger, hash: null, closedAt: latestClosedAt };
+  const last = events.at(-1);
+  if (!last || last.ledger <= (anchor?.ledger ?? 0)) return undefined;
+  return { ledger: last.ledger, hash: null, closedAt: Math.floor(Date.parse(last.closedAt) / 1000) };
 }
 
 /** The compare-and-set that ends a commit. False: the cursor is not where it was. */
@@ -267,10 +270,13 @@ async function commitGap(
   read: StreamRow,
   { fromLedger, throughLedger }: LedgerRange,
   move: Move,
+  signal: AbortSignal,
 ): Promise<void> {
-  const { database, leaseMs, onGap, log } = context;
+  const { database, leaseMs, onGap, log, source } = context;
   const accepted = onGap === "continue";
   const { stream } = read;
+  // The ledger of the anchor may be in the hole: what is beyond it must at least be a chain of this epoch.
+  if (accepted) await source.check(signal, read.anchor ?? undefined);
   const isNew = await stageTransaction(database, leaseMs, async (client) => {
     const locked = await lockLedStream(context, client, read);
     const named = await insertGap(client, read, { fromLedger, throughLedger }, accepted);

@@ -104,7 +104,7 @@ export async function secondOpinion(
 }
 
 /** Whether the stream has read this ledger for the contract: it may be stored only then. */
-export function covers(
+function covers(
   watch: Watch,
   { nextLedger }: Pick<StreamRow, "nextLedger">,
   { contractId, ledger }: { readonly contractId: string | null; readonly ledger: number },

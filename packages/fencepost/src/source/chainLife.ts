@@ -41,6 +41,8 @@ export interface Look {
 const LOOK_AGAIN_MS = 300_000;
 /** Ledgers by which a node may have moved since it was seen last, beside one for each second. */
 const EXPECTED_LEDGERS = 12;
+/** Ledgers by which it may be behind what it said last: answers overtake each other, and behind one url are several. */
+const EXPECTED_BACK = 3;
 
 /**
  * Whether the ledger of the anchor is to be looked at before this node is believed: for the first time, after a
@@ -49,7 +51,7 @@ const EXPECTED_LEDGERS = 12;
 export function needsLook(look: Look | undefined, latestLedger: number, now: number): boolean {
   if (!look || now - look.lookedAt > LOOK_AGAIN_MS) return true;
   const moved = latestLedger - look.latestLedger;
-  return moved < 0 || moved > EXPECTED_LEDGERS + (now - look.seenAt) / 1_000;
+  return moved < -EXPECTED_BACK || moved > EXPECTED_LEDGERS + (now - look.seenAt) / 1_000;
 }
 
 const DAY_S = 86_400;

@@ -35,7 +35,7 @@ export interface AskedNode {
   believe(head: SourceHead): Promise<void>;
 }
 
-export interface AskOptions {
+interface AskOptions {
   /** This node alone, by its url, also where it is set aside. */
   readonly only?: string | undefined;
   /** A ledger of the chain that the answer must be of. */

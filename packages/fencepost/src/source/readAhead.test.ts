@@ -80,6 +80,13 @@ test("as many windows are asked for as the source allows, and they come in order
   expect(spans).toEqual([64, 64, 64, 128, 80]); // longer where there is little in them
 });
 
+test("a part is no longer than a window of the source", async () => {
+  const source = { ...(await sourceOf(chainOf(400))), windowsAtOnce: 2, ledgersAtOnce: 50 };
+  const ahead = readAhead(source, range(1, 400), never);
+  for (let i = 1; i <= 8; i++) expect(windowOf(await ahead.next()).throughLedger).toBe(i * 50);
+  expect(ahead.hasNext).toBe(false);
+});
+
 test("no more than so many windows are held, however far the range goes", async () => {
   const gate = gated(await sourceOf(chainOf(10)), 4);
   const ahead = readAhead(gate.source, range(1, 1_000_000), never);
@@ -153,13 +160,13 @@ test("stop, and the caller's signal, end what is under way", async () => {
 
 describe("how long the next part is", () => {
   test.each([
-    ["twice as long where there is little in it", 64, { ledgers: 64, events: 10, isCut: false }, 128],
-    ["as long where it is about full", 64, { ledgers: 64, events: 1_500, isCut: false }, 64],
-    ["as long as what was read, where it was cut", 64, { ledgers: 5, events: 4_000, isCut: true }, 5],
-    ["no longer than one request scans", 8_000, { ledgers: 8_000, events: 0, isCut: false }, 10_000],
-    ["no shorter than a ledger", 1, { ledgers: 1, events: 9_000, isCut: true }, 1],
+    ["twice as long where there is little in it", 64, { ledgers: 64, events: 10 }, 128],
+    ["as long where it fits one answer", 64, { ledgers: 64, events: 700 }, 64],
+    ["shorter where it needed several", 64, { ledgers: 64, events: 3_000 }, 16],
+    ["as long after the rest of a part that was cut", 64, { ledgers: 5, events: 10 }, 64],
+    ["no shorter than a ledger", 1, { ledgers: 1, events: 9_000 }, 1],
   ])("%s", (_, span, window, expected) => {
-    expect(nextSpan(span, window)).toBe(expected);
+    expect(nextSpan(span, window, 1_000)).toBe(expected);
   });
 });
 

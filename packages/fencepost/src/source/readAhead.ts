@@ -20,10 +20,10 @@ export interface ReadAhead {
 
 /** Ledgers of a part, to begin with: few, until it is known how many events they have. */
 const FIRST_SPAN = 64;
-/** The most that one request scans. */
-const MAX_SPAN = 10_000;
-/** Parts grow until one holds about this many events, which is what one window holds at the most. */
-const FULL = 2_000;
+/** Ledgers of a part at the most, where the source does not say how many a window has. */
+const LEDGERS = 10_000;
+/** Events that a part is to have at the most, where the source does not say how many one answer holds. */
+const EVENTS = 2_000;
 
 interface Part {
   readonly throughLedger: number;
@@ -41,16 +41,16 @@ export function readAhead(
   signal: AbortSignal,
 ): ReadAhead {
   const { throughLedger, contractIds } = request;
-  const atOnce = source.windowsAtOnce ?? 1;
+  const { windowsAtOnce: atOnce = 1, eventsAtOnce = EVENTS, ledgersAtOnce = LEDGERS } = source;
   const stopping = new AbortController();
   const either = AbortSignal.any([signal, stopping.signal]);
   const parts: Part[] = [];
-  let span = FIRST_SPAN;
+  let span = Math.min(FIRST_SPAN, ledgersAtOnce);
   let position = request.fromLedger;
   /** The first ledger that is in no part yet. */
   let unread = request.fromLedger;
 
-  function read(fromLedger: number, through: number): Part {
+  function begin(fromLedger: number, through: number): Part {
     const window = source.window({ ...request, fromLedger, throughLedger: through }, either);
     window.catch(() => {}); // it is thrown to whoever comes to this part
     return { throughLedger: through, window };
@@ -59,7 +59,7 @@ export function readAhead(
   function fill(): void {
     while (parts.length < atOnce && unread <= throughLedger) {
       const through = Math.min(unread + span - 1, throughLedger);
-      parts.push(read(unread, through));
+      parts.push(begin(unread, through));
       unread = through + 1;
     }
   }
@@ -80,9 +80,9 @@ export function readAhead(
       const window = await part.window;
       if (window.kind !== "window") return window;
       const through = window.throughLedger;
-      const isCut = through < part.throughLedger;
-      if (isCut) parts.unshift(read(through + 1, part.throughLedger));
-      span = nextSpan(span, { ledgers: through - position + 1, events: window.events.length, isCut });
+      if (through < part.throughLedger) parts.unshift(begin(through + 1, part.throughLedger));
+      const read = { ledgers: through - position + 1, events: window.events.length };
+      span = Math.min(nextSpan(span, read, eventsAtOnce), ledgersAtOnce);
       position = through + 1;
       fill();
       return window;
@@ -91,11 +91,15 @@ export function readAhead(
   };
 }
 
-/** How many ledgers the next part has, after a window of so many ledgers and events. */
+/**
+ * How many ledgers the next part has, after a window of so many ledgers and events: as many as one answer is likely
+ * to hold, so that a part costs one call, and nothing is read beyond it.
+ */
 export function nextSpan(
   span: number,
-  { ledgers, events, isCut }: { readonly ledgers: number; readonly events: number; readonly isCut: boolean },
+  { ledgers, events }: { readonly ledgers: number; readonly events: number },
+  eventsAtOnce: number,
 ): number {
-  if (isCut) return Math.max(1, Math.min(span, ledgers));
-  return events < FULL / 2 ? Math.min(span * 2, MAX_SPAN) : span;
+  if (events > eventsAtOnce) return Math.max(1, Math.floor((ledgers * eventsAtOnce * 0.75) / events));
+  return ledgers >= span && events < eventsAtOnce / 2 ? span * 2 : span;
 }

@@ -70,6 +70,10 @@ export interface Source {
   readonly pollMs: number;
   /** Windows that may be asked for at once; 1 unless it says more. */
   readonly windowsAtOnce?: number;
+  /** Events that one answer to it holds: windows that are read ahead are to have about as many. */
+  readonly eventsAtOnce?: number;
+  /** Ledgers that a window of it has at the most; 10,000 unless given. */
+  readonly ledgersAtOnce?: number;
   /**
    * Checks that the source is the right network, and still the chain of the anchor, and can be used. Throws a named
    * error where it cannot.

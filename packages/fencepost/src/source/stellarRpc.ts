@@ -286,6 +286,7 @@ function openSource(
     pollMs,
     name: alone === undefined ? urls.map(originOf).join(", ") : originOf(alone),
     windowsAtOnce: nodes.maxInFlight,
+    eventsAtOnce: limits.rowLimit,
     async check(signal, given) {
       anchor = given;
       try {
@@ -402,7 +403,7 @@ function allowedRows(error: unknown): number | null {
 }
 
 /** The urls of nodes, as they may be given. Throws a `TypeError` for none, and for what is no http url. */
-export function readProviders(urls: StellarRpcOptions["urls"]): readonly Provider[] {
+function readProviders(urls: StellarRpcOptions["urls"]): readonly Provider[] {
   const list = typeof urls === "string" ? urls.split(",") : (urls ?? []);
   const given = list
     .map((item): Provider => (typeof item === "string" ? { url: item.trim() } : item))

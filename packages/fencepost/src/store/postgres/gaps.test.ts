@@ -3,6 +3,7 @@ import { createTestDatabase } from "../../__tests__/support/testDatabase.ts";
 import { type Database, openDatabase } from "./database.ts";
 import { acceptGaps, healGaps, insertGap, readGaps } from "./gaps.ts";
 import { migrate } from "./migrate.ts";
+import { readStreams } from "./status.ts";
 import { insertStream } from "./streams.ts";
 
 const CHAIN = { stream: "testnet", epoch: "20251217" };
@@ -114,6 +115,13 @@ describe("healing", () => {
     await name(30, 40);
     expect(await heal(1, 50, { accepted: false })).toBe(11);
     expect(await gaps()).toEqual(["10-20 accepted", "30-40 lake"]);
+  });
+
+  test("takes the ledgers out of what the status says is missing", async () => {
+    await name(10, 20, true);
+    await heal(14, 20);
+    const streams = await readStreams(database);
+    expect(streams[0]?.gaps).toEqual([{ fromLedger: 10, toLedger: 13, accepted: true }]);
   });
 
   test("is of one life of the chain", async () => {

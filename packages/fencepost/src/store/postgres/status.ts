@@ -126,7 +126,7 @@ export async function readStreams(db: Queryable): Promise<readonly StreamStatus[
   );
   const { rows: gaps } = await db.query<Gap & { stream: string }>(
     `SELECT stream, from_ledger::int AS "fromLedger", to_ledger::int AS "toLedger", accepted_at IS NOT NULL AS accepted
-     FROM fencepost.gaps ORDER BY found_at DESC, from_ledger DESC LIMIT ${LISTED}`,
+     FROM fencepost.gaps WHERE healed_at IS NULL ORDER BY found_at DESC, from_ledger DESC LIMIT ${LISTED}`,
   );
   return rows.map(({ leaderPid, leaseUntil, ...row }) => ({
     ...row,
