@@ -74,17 +74,18 @@ export async function startEngine(options: EngineOptions): Promise<Engine> {
   const seal = readSecretsKeys(options.secretsKey);
   const deliveries = await openStore({ ...options, seal });
   try {
+    const {
+      allowNetworks = [],
+      allowInsecure = false,
+      ...deliver
+    } = { ...config.deliver, ...options.deliver };
     const dispatcher = createDispatcher<never>({
       store: deliveries.store,
       log,
+      allowNetworks,
+      allowInsecure,
       retentionMs: config.retentionMs,
-      ...config.deliver,
-      ...options.deliver,
-      deliver: {
-        ...config.deliver,
-        ...options.deliver,
-        ...(metrics && { onOutcome: metrics.attemptEnded }),
-      },
+      deliver: { ...deliver, ...(metrics && { onOutcome: metrics.attemptEnded }) },
       ...(metrics && { onDispatched: metrics.dispatched }),
     });
     const pipeline = await startPipeline(options, dispatcher);

@@ -1,5 +1,4 @@
 import { OpenAPIHono } from "@hono/zod-openapi";
-import type { Context } from "hono";
 import { createMiddleware } from "hono/factory";
 import { HTTPException } from "hono/http-exception";
 import { methodNotAllowed } from "hono/method-not-allowed";
@@ -133,7 +132,6 @@ function refuseInvalid(
     | { readonly success: true }
     | { readonly success: false; readonly error: ZodError }
   ),
-  _: Context,
 ): void {
   if (result.success) return;
   if (result.target === "param") throw new RefusedRequestError("not-found", "The id in the path is none.");
@@ -145,14 +143,11 @@ function refuseInvalid(
       message: message.slice(0, MAX_SHOWN),
     }),
   );
-  const first = errors[0] ? `${errors[0].field || place}: ${errors[0].message}` : "";
-  throw new RefusedRequestError(
-    "invalid-request",
-    `${errors.length} fields do not fit, the first is ${first}.`,
-    {
-      errors,
-    },
-  );
+  const [first] = errors;
+  const named = first ? `${first.field || place}: ${first.message}` : place;
+  const detail =
+    errors.length === 1 ? `${named}.` : `${errors.length} fields do not fit; the first is ${named}.`;
+  throw new RefusedRequestError("invalid-request", detail, { errors });
 }
 
 /** The value of `read`, asked for again only after so long; those who ask meanwhile share it. */

@@ -44,7 +44,9 @@ it("a port that is taken is an error, and nothing is left open", async () => {
   closing.push(() => new Promise((resolve) => other.close(resolve)));
   const { port } = other.address() as AddressInfo;
   const fetch = async () => new Response("");
-  await expect(serve({ fetch, host: "127.0.0.1", port, log })).rejects.toThrow("EADDRINUSE");
+  await expect(serve({ fetch, host: "127.0.0.1", port, log })).rejects.toThrow(
+    `The HTTP interface cannot be served on 127.0.0.1:${port}: listen EADDRINUSE`,
+  );
 });
 
 it("headers beyond the limit are refused before anything reads them", async () => {

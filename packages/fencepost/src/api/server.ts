@@ -27,7 +27,19 @@ const MAX_HEADER_BYTES = 16 * 1_024;
 const MAX_CONNECTIONS = 1_000;
 const CLOSE_WITHIN_MS = 10_000;
 
-/** Serves over plain HTTP/1.1: TLS is for the proxy in front. Throws what `listen` does, as for a port that is taken. */
+/** The address cannot be listened on: its port is taken, or it is not of this machine. */
+export class CannotListenError extends Error {
+  override readonly name = "CannotListenError";
+
+  constructor(host: string, port: number, cause: Error) {
+    super(
+      `The HTTP interface cannot be served on ${host}:${port}: ${cause.message}. Choose another --port or --host.`,
+      { cause },
+    );
+  }
+}
+
+/** Serves over plain HTTP/1.1: TLS is for the proxy in front. Throws {@link CannotListenError}. */
 export async function serve({ fetch, host, port, log }: ServeOptions): Promise<HttpServer> {
   const listener = getRequestListener(fetch, {
     overrideGlobalObjects: false,
@@ -49,11 +61,8 @@ export async function serve({ fetch, host, port, log }: ServeOptions): Promise<H
   );
   server.maxConnections = MAX_CONNECTIONS;
   await new Promise<void>((resolve, reject) => {
-    server.once("error", reject);
-    server.listen(port, host, () => {
-      server.off("error", reject);
-      resolve();
-    });
+    server.once("error", (error) => reject(new CannotListenError(host, port, error)));
+    server.listen(port, host, resolve);
   });
   const address = server.address() as AddressInfo;
   const shownHost = address.family === "IPv6" ? `[${address.address}]` : address.address;
