@@ -6,12 +6,12 @@ import { verifyWebhook } from "@fencepost/receiver";
 import { type Reply, startEndpoint } from "@fencepost/simulator";
 import { testEventId } from "@fencepost/token";
 import { beforeEach, describe, expect, it, test } from "vitest";
+import { idsOf, useDeliverers } from "../__tests__/support/deliverSteps.ts";
 import { waitUntil } from "../__tests__/support/waitUntil.ts";
 import { createLog } from "../observe/log.ts";
 import { type ConformingStore, type CreateStore, messageOf } from "../store/conformance/conformingStore.ts";
 import { EVERYTHING, HOUR_MS, secretOf } from "../store/conformance/deliverySteps.ts";
 import type { DeliveryId, DeliveryStore } from "../store/deliveryStore.ts";
-import { idsOf, useDeliverers } from "./deliverSteps.ts";
 
 /** Defines the tests. */
 export function deliverConformance(create: CreateStore): void {

@@ -5,13 +5,13 @@ import { type Reply, startProxy, type TcpProxy } from "@fencepost/simulator";
 import { Client } from "pg";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { type ConformingPostgres, openConformingPostgres } from "../__tests__/support/conformingPostgres.ts";
+import { idsOf, useDeliverers } from "../__tests__/support/deliverSteps.ts";
 import { waitForHeld } from "../__tests__/support/insertGate.ts";
 import { startScript } from "../__tests__/support/scriptProcess.ts";
 import { waitUntil } from "../__tests__/support/waitUntil.ts";
 import { openDatabase } from "../store/postgres/database.ts";
 import { postgresStore } from "../store/postgres/postgresStore.ts";
 import { LeaseTooShortError } from "./deliverLoop.ts";
-import { idsOf, useDeliverers } from "./deliverSteps.ts";
 
 let postgres: ConformingPostgres;
 beforeAll(async () => {

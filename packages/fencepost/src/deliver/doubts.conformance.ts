@@ -11,6 +11,7 @@ import {
 } from "@fencepost/simulator";
 import pg from "pg";
 import { afterAll, beforeAll, beforeEach, describe, expect, it, test } from "vitest";
+import { useDeliverers } from "../__tests__/support/deliverSteps.ts";
 import { createTestDatabase, type TestDatabase } from "../__tests__/support/testDatabase.ts";
 import { waitUntil } from "../__tests__/support/waitUntil.ts";
 import { createLog } from "../observe/log.ts";
@@ -18,7 +19,6 @@ import type { ConformingStore, CreateStore } from "../store/conformance/conformi
 import { HOUR_MS, secretOf } from "../store/conformance/deliverySteps.ts";
 import type { DeliveryId, DeliveryStore } from "../store/deliveryStore.ts";
 import type { Webhook } from "../store/webhook.ts";
-import { useDeliverers } from "./deliverSteps.ts";
 
 const DAY_MS = 86_400_000;
 /** Questions enough for what a test waits for. */

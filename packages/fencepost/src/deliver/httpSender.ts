@@ -21,13 +21,13 @@ interface SendRequest {
   readonly body: Uint8Array;
 }
 
-export interface SendResult extends AttemptResult {
+interface SendResult extends AttemptResult {
   /** The receiver refused an old copy of this event. */
   readonly fenced: boolean;
 }
 
 /** The whole body of a 200, or why there is none. */
-export type QueryResult = { readonly body: Buffer } | { readonly error: string };
+type QueryResult = { readonly body: Buffer } | { readonly error: string };
 
 export interface Sender {
   /** One POST. Never throws: what is known about its bytes is in the result. */

@@ -2,13 +2,17 @@
 // What the tests of the deliver stage do again and again, over any store.
 import { type Endpoint, startEndpoint } from "@fencepost/simulator";
 import { afterEach, beforeEach } from "vitest";
-import { waitUntil } from "../__tests__/support/waitUntil.ts";
-import { createLog } from "../observe/log.ts";
-import { type ConformingStore, type CreateStore, messageOf } from "../store/conformance/conformingStore.ts";
-import { webhookOf } from "../store/conformance/deliverySteps.ts";
-import type { Delivery, DeliveryId, DeliveryStore } from "../store/deliveryStore.ts";
-import type { NewWebhook, Webhook, WebhookId } from "../store/webhook.ts";
-import { createDeliverer, type Deliverer, type DeliverOptions } from "./deliverLoop.ts";
+import { createDeliverer, type Deliverer, type DeliverOptions } from "../../deliver/deliverLoop.ts";
+import { createLog } from "../../observe/log.ts";
+import {
+  type ConformingStore,
+  type CreateStore,
+  messageOf,
+} from "../../store/conformance/conformingStore.ts";
+import { webhookOf } from "../../store/conformance/deliverySteps.ts";
+import type { Delivery, DeliveryId, DeliveryStore } from "../../store/deliveryStore.ts";
+import type { NewWebhook, Webhook, WebhookId } from "../../store/webhook.ts";
+import { waitUntil } from "./waitUntil.ts";
 
 export interface DelivererSteps {
   readonly conforming: ConformingStore;
