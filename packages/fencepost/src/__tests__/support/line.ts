@@ -76,6 +76,7 @@ export async function startLine({
   closing.push(plain.close);
   const plainWebhook = await dispatcher.addWebhook({ url: plain.url, types: ["*"] });
   const customer = new pg.Pool({ connectionString: testDatabase.url });
+  customer.on("error", () => {}); // an idle connection that goes with its database
   closing.push(() => customer.end());
   await ensureInbox(customer);
   await customer.query("CREATE TABLE effects (event_id text NOT NULL, token text, amount numeric)");
