@@ -254,7 +254,7 @@ describe.each(["http", "S3"])("a lake over %s", (kind) => {
   });
 
   test("is left as soon as its reader is stopped", async () => {
-    const { server, lake } = await serve();
+    const { server, lake } = await serve({ ahead: 1 });
     expect(windowOf(await ask(lake, 2, 3)).throughLedger).toBe(3);
     const stop = new AbortController();
     server.fault = () => {

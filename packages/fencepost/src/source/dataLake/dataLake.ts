@@ -7,13 +7,15 @@ import {
   loadLedgerReader,
   type ReadBatch,
 } from "../../xdr/ledger.ts";
-import { WrongNetworkError } from "../errors.ts";
-import { type NetworkOption, resolveNetwork } from "../networks.ts";
-import type { Source, SourceEvent, SourceHead, SourceWindow, WindowRequest } from "../source.ts";
+import { contradicts, decideEpoch, differs } from "../chainLife.ts";
+import { ChainResetError, EpochMismatchError, WrongNetworkError } from "../errors.ts";
+import { hasKnownPace, type NetworkOption, resolveNetwork } from "../networks.ts";
+import type { LedgerRef, Source, SourceEvent, SourceHead } from "../source.ts";
+import { openChainCheck } from "./chainCheck.ts";
 import { type LakeEdges, listedEdges, probedEdges } from "./edges.ts";
-import { LakeConfigError, LedgerChainError } from "./errors.ts";
+import { LakeConfigError } from "./errors.ts";
 import { httpStorage } from "./httpStorage.ts";
-import { CONFIG_KEY, checkLayout, FIRST_LEDGER, type LakeLayout, parseConfig } from "./layout.ts";
+import { CONFIG_KEY, checkLayout, FIRST_LEDGER, type LakeLayout, MAX_LEDGER, parseConfig } from "./layout.ts";
 import { type LookAhead, openLookAhead } from "./lookAhead.ts";
 import { type LakeObject, type LakeObjects, openObjects } from "./objects.ts";
 import { type S3Options, s3Storage } from "./s3Storage.ts";
@@ -37,20 +39,6 @@ export interface DataLakeOptions {
   readonly pollMs?: number;
 }
 
-/** A window of the lake also tells its ledgers: their hashes and close times. */
-export type LakeWindow =
-  | (Extract<SourceWindow, { kind: "window" }> & { readonly ledgers: readonly LedgerFacts[] })
-  | Exclude<SourceWindow, { kind: "window" }>;
-
-export interface DataLake extends Source {
-  /**
-   * As of every source; where something is wrong after some ledgers of the window, these are given, and the next
-   * question throws. Throws `SourceUnavailableError`, `WrongNetworkError`, {@link LakeConfigError},
-   * `LakeObjectError` and {@link LedgerChainError}.
-   */
-  window(request: WindowRequest, signal: AbortSignal): Promise<LakeWindow>;
-}
-
 /** A window is cut at a ledger once it has this many events, or ledgers. */
 const WINDOW_EVENTS = 4_000;
 const WINDOW_LEDGERS = 512;
@@ -58,20 +46,27 @@ const MAX_AHEAD_BYTES = 128 * 1024 * 1024;
 const MAX_CONFIG_BYTES = 64 * 1024;
 /** How long the lake's newest ledger is not looked for again, while none is missing; in milliseconds. */
 const HEAD_AGE_MS = 60_000;
-/** Hashes of last ledgers that are kept, to compare with what follows them. */
-const MAX_ENDS = 64;
+/** How long an anchor that was found in the lake is not looked for again, in milliseconds. */
+const ANCHOR_AGE_MS = 300_000;
+/** Windows that may be asked for at once: while one is stored, the next is read. */
+const WINDOWS_AT_ONCE = 2;
+/** Sets of contracts that are kept ready: of the cursor, and of those that catch up. */
+const MAX_READERS = 4;
 
 /**
  * A data lake of ledgers (SEP-54, as Galexie writes it) as a source: for all of history, for a backfill, or to fill
  * gaps. From protocol 24 on it gives the same events as a node does; older ledgers in a lake may hold events that a
  * node of their time did not give. Throws a `TypeError` for options that cannot be used.
+ *
+ * Where something is wrong after some ledgers of a window, these are given, and the next question throws:
+ * `SourceUnavailableError`, `WrongNetworkError`, `LakeConfigError`, `LakeObjectError` or `LedgerChainError`.
  */
-export function dataLake(options: DataLakeOptions): DataLake {
+export function dataLake(options: DataLakeOptions): Source {
   return dataLakeWith(options, () => performance.now());
 }
 
 /** The source with its clock (milliseconds, never going back) passed in. */
-export function dataLakeWith(options: DataLakeOptions, now: () => number): DataLake {
+export function dataLakeWith(options: DataLakeOptions, now: () => number): Source {
   const { chain, passphrase } = resolveNetwork(options.network);
   const { ahead = 8, pollMs = 5_000, oldestLedger = FIRST_LEDGER } = options;
   if (!Number.isSafeInteger(ahead) || ahead < 1)
@@ -82,11 +77,11 @@ export function dataLakeWith(options: DataLakeOptions, now: () => number): DataL
   let opening: Promise<OpenLake> | undefined;
   let head: SourceHead | undefined;
   let foundAt = 0;
-  let prepared: { readonly key: string; readonly readBatch: ReadBatch } | undefined;
-  /** The batch in which the last window was cut. */
-  let cut: { readonly batch: LedgerBatch; readonly readBatch: ReadBatch } | undefined;
-  /** Hash of the last ledger of each of the latest objects read, by its sequence. */
-  const ends = new Map<number, string>();
+  /** By the contracts that they read. */
+  const readers = new Map<string, BatchReader>();
+  /** The anchor that was found in the lake last. */
+  let agreed: { readonly anchor: LedgerRef; readonly at: number } | undefined;
+  const checkChain = openChainCheck(where);
 
   async function open(signal: AbortSignal): Promise<OpenLake> {
     const config = await storage.get(CONFIG_KEY, MAX_CONFIG_BYTES, signal).catch((error) => {
@@ -146,11 +141,10 @@ export function dataLakeWith(options: DataLakeOptions, now: () => number): DataL
     ledger: number,
     last: number,
     { size, lookAhead, objects }: OpenLake,
-    readBatch: ReadBatch,
+    { readBatch, cut }: BatchReader,
     signal: AbortSignal,
   ): Promise<LedgerBatch | null> {
-    const had = cut?.readBatch === readBatch ? cut.batch : undefined;
-    if (had && had.startSequence <= ledger && ledger <= had.endSequence) return had;
+    if (cut && cut.startSequence <= ledger && ledger <= cut.endSequence) return cut;
     const object = await lookAhead.take(Math.floor(ledger / size), Math.floor(last / size), signal);
     if (!object) return null;
     // On this thread: reading takes a few milliseconds of a ledger, less than to hand it to another and back.
@@ -160,99 +154,143 @@ export function dataLakeWith(options: DataLakeOptions, now: () => number): DataL
   }
 
   /**
-   * Reads ledgers `first` to `through`, where `last` is the last one known to be there. Gives what was read before
-   * something went wrong, if anything was.
+   * Reads ledgers `first` to `through`, where `latest` is the last one known to be there. Gives what was read before
+   * something went wrong, if anything was; `odd` is a ledger that cannot be on the chain of the anchor.
    */
   async function readLedgers(
     opened: OpenLake,
-    readBatch: ReadBatch,
-    { first, through, last }: { readonly first: number; readonly through: number; readonly last: number },
+    reader: BatchReader,
+    { first, through, latest, anchor }: LedgersWanted,
     signal: AbortSignal,
-  ): Promise<{ readonly next: number; readonly ledgers: LedgerFacts[]; readonly events: SourceEvent[] }> {
-    const ledgers: LedgerFacts[] = [];
+  ): Promise<{ readonly next: number; readonly events: SourceEvent[]; readonly odd?: LedgerRef }> {
     const events: SourceEvent[] = [];
     let next = first;
-    const isFull = (): boolean => events.length >= WINDOW_EVENTS || ledgers.length >= WINDOW_LEDGERS;
+    const isFull = (): boolean => events.length >= WINDOW_EVENTS || next - first >= WINDOW_LEDGERS;
     try {
-      while (next <= last && !isFull()) {
-        const batch = await readBatchOf(next, last, opened, readBatch, signal);
+      while (next <= Math.min(through, latest) && !isFull()) {
+        const batch = await readBatchOf(next, latest, opened, reader, signal);
         if (!batch) break;
         for (const { events: own, ...facts } of batch.ledgers) {
           if (facts.sequence < next) continue;
           if (facts.sequence > through || isFull()) break;
-          ledgers.push(facts);
+          const ref = refOf(facts);
+          if (anchor && contradicts(anchor, ref)) return { next, events, odd: ref };
           for (const event of own) events.push(event);
           next = facts.sequence + 1;
         }
-        cut = next <= batch.endSequence ? { batch, readBatch } : undefined;
+        reader.cut = next <= batch.endSequence ? batch : undefined;
       }
     } catch (error) {
       signal.throwIfAborted();
       if (next === first) throw error;
     }
-    return { next, ledgers, events };
+    return { next, events };
   }
 
-  function prepare(reader: LedgerReader, contractIds: readonly string[]): ReadBatch {
+  function readerOf({ reader }: OpenLake, contractIds: readonly string[]): BatchReader {
     if (contractIds.length === 0) throw new TypeError("A window needs at least one contract.");
     const key = contractIds.join();
-    if (prepared?.key !== key) prepared = { key, readBatch: reader.forContracts(contractIds) };
-    return prepared.readBatch;
+    const ready = readers.get(key) ?? { readBatch: reader.forContracts(contractIds), cut: undefined };
+    readers.delete(key); // the one that is used goes to the end
+    readers.set(key, ready);
+    for (const old of readers.keys()) if (readers.size > MAX_READERS) readers.delete(old);
+    return ready;
   }
 
-  function checkChain(ledgers: readonly LedgerFacts[]): void {
-    let previous = ends.get((ledgers[0]?.sequence ?? 0) - 1);
-    for (const { sequence, previousHash, hash } of ledgers) {
-      if (previous !== undefined && previous !== previousHash) {
-        throw new LedgerChainError(where, sequence, previousHash, previous);
-      }
-      previous = hash;
-    }
-    const last = ledgers.at(-1);
-    if (last) ends.set(last.sequence, last.hash);
-    for (const old of ends.keys()) if (ends.size > MAX_ENDS) ends.delete(old);
+  async function readRef(
+    { objects, reader }: OpenLake,
+    sequence: number,
+    signal: AbortSignal,
+  ): Promise<LedgerRef | null> {
+    const object = await objects.get(sequence, signal);
+    const { ledgers } = object ? objects.read(sequence, object, reader.forContracts([])) : { ledgers: [] };
+    const found = ledgers.find((ledger) => ledger.sequence === sequence);
+    return found ? refOf(found) : null;
+  }
+
+  /**
+   * A ledger of the lake that cannot be on the chain of the anchor: its own, or where the lake does not have that,
+   * one of its ends.
+   */
+  async function findOdd(
+    opened: OpenLake,
+    anchor: LedgerRef,
+    { oldestLedger: oldest, latestLedger }: SourceHead,
+    signal: AbortSignal,
+  ): Promise<LedgerRef | undefined> {
+    const isKnown = agreed && agreed.anchor.ledger === anchor.ledger && !differs(agreed.anchor, anchor);
+    if (isKnown && agreed && now() - agreed.at < ANCHOR_AGE_MS) return undefined;
+    const own = await readRef(opened, anchor.ledger, signal);
+    const seen = own
+      ? [own]
+      : [await readRef(opened, latestLedger, signal), await readRef(opened, oldest, signal)];
+    const odd = seen.find((ref) => ref !== null && contradicts(anchor, ref));
+    if (!odd) agreed = { anchor, at: now() };
+    return odd ?? undefined;
   }
 
   return {
     chain,
     passphrase,
+    name: where,
     pollMs,
-    async check(signal) {
+    windowsAtOnce: WINDOWS_AT_ONCE,
+    eventsAtOnce: WINDOW_EVENTS,
+    async check(signal, anchor) {
       const opened = await lake(signal);
       head = undefined; // the oldest ledger is looked for anew, too
-      return findHead(opened, 0, signal);
+      agreed = undefined;
+      const found = await findHead(opened, 0, signal);
+      const odd = anchor && (await findOdd(opened, anchor, found, signal));
+      if (anchor && odd) throw new ChainResetError(chain, anchor, odd);
+      const newest = await readRef(opened, found.latestLedger, signal);
+      const misfit = newest && decideEpoch(chain.epoch, newest, hasKnownPace(passphrase));
+      if (newest && misfit && misfit !== "plausible") throw new EpochMismatchError(chain, newest, misfit);
+      return found;
     },
-    async window(request, signal) {
+    async window({ fromLedger, throughLedger: through = MAX_LEDGER, contractIds, anchor }, signal) {
       const opened = await lake(signal);
-      const readBatch = prepare(opened.reader, request.contractIds);
-      const { fromLedger, throughLedger: through = Number.POSITIVE_INFINITY } = request;
+      const reader = readerOf(opened, contractIds);
       // Ledger 1 was made, not closed: no lake has it, and nothing happened in it.
       const first = Math.max(fromLedger, FIRST_LEDGER);
       const fresh = head && now() - foundAt < HEAD_AGE_MS;
       const known = fresh && head ? head : await findHead(opened, first, signal);
+      const other = anchor && (await findOdd(opened, anchor, known, signal));
+      if (anchor && other) return { kind: "reset", anchor, found: other };
 
-      const last = Math.min(through, Math.max(known.latestLedger, first));
-      const range = { first, through, last };
-      const { next, ledgers, events } = await readLedgers(opened, readBatch, range, signal);
+      const wanted = { first, through, latest: Math.max(known.latestLedger, first), anchor };
+      const { next, events, odd } = await readLedgers(opened, reader, wanted, signal);
       if (next > first || first > through) {
         const throughLedger = Math.min(next - 1, through);
-        return {
-          kind: "window",
-          fromLedger,
-          throughLedger,
-          events,
-          ledgers,
-          ...saw({ ...known, latestLedger: throughLedger }),
-        };
+        const seen = saw({ ...known, latestLedger: throughLedger });
+        return { kind: "window", fromLedger, throughLedger, events, ...seen };
       }
+      if (anchor && odd) return { kind: "reset", anchor, found: odd };
       // Whether the lake goes on was known before the ledger was found missing: one that is just being written at
       // the end of the lake is no hole.
-      if (first > known.latestLedger)
+      if (first > known.latestLedger) {
         return { kind: first === known.latestLedger + 1 ? "idle" : "behind", ...known };
+      }
       const end = await opened.edges.endOfHole(first, signal);
       return { kind: "gap", fromLedger, throughLedger: Math.min(end, through), ...known };
     },
+    async ledger(sequence, signal) {
+      return readRef(await lake(signal), sequence, signal);
+    },
   };
+}
+
+interface LedgersWanted {
+  readonly first: number;
+  readonly through: number;
+  readonly latest: number;
+  readonly anchor: LedgerRef | undefined;
+}
+
+/** Reads the events of some contracts. `cut`: the batch in which its last window ended before the end. */
+interface BatchReader {
+  readonly readBatch: ReadBatch;
+  cut: LedgerBatch | undefined;
 }
 
 interface OpenLake {
@@ -261,6 +299,10 @@ interface OpenLake {
   readonly edges: LakeEdges;
   readonly lookAhead: LookAhead<LakeObject>;
   readonly reader: LedgerReader;
+}
+
+function refOf({ sequence, hash, closedAt }: LedgerFacts): LedgerRef {
+  return { ledger: sequence, hash, closedAt: Date.parse(closedAt) / 1000 };
 }
 
 function openStorage({ url, s3 = {}, timeoutMs = 30_000 }: DataLakeOptions): LakeStorage {

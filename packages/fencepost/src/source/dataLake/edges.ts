@@ -6,6 +6,7 @@ import {
   FIRST_LEDGER,
   type LakeLayout,
   type LedgerSpan,
+  MAX_LEDGER,
   partitionOf,
   startOfName,
 } from "./layout.ts";
@@ -34,7 +35,6 @@ const MAX_NAMES = 200_000;
 /** Objects looked for, one after the other, to find the end of a hole where nothing can be listed. */
 const MAX_PROBES = 256;
 const PROBES_AT_ONCE = 16;
-const MAX_LEDGER = 2 ** 31 - 1;
 
 /** The edges of a lake that can be listed: names sort newest first. */
 export function listedEdges(

@@ -19,6 +19,7 @@ export const EXTENSIONS = [".xdr.zst", ".xdr.zstd"] as const;
 
 /** Ledger 1 is made, not closed: the batch that begins with 0 begins with ledger 2. */
 export const FIRST_LEDGER = 2;
+export const MAX_LEDGER = 2 ** 31 - 1;
 
 const MAX_UINT32 = 2 ** 32 - 1;
 /** The largest batch or partition that is believed, in ledgers. */

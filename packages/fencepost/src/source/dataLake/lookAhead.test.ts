@@ -92,7 +92,7 @@ test("what fails when it is asked for throws, and is fetched anew the next time"
   expect(await again).toBeNull();
 });
 
-test("a reader that wants one item leaves those of another alone; one that wants many takes their place", async () => {
+test("several readers share the room, and what one has left behind makes room after a while", async () => {
   const { lookAhead, begun, ended, give } = byHand({ items: 4 });
   const take = async (index: number, last: number) => {
     const taken = lookAhead.take(index, last, never);
@@ -102,11 +102,14 @@ test("a reader that wants one item leaves those of another alone; one that wants
   await take(1, 9);
   await take(2, 9);
   expect(begun).toEqual([1, 2, 3, 4, 5]);
-  expect(await take(100, 100)).toBe("item 100");
-  expect([begun, ended]).toEqual([[1, 2, 3, 4, 5, 100], []]);
+  await take(100, 100);
   await take(200, 209);
-  expect(begun.slice(6)).toEqual([200, 201, 202, 203]);
-  expect(ended).toEqual([5, 4, 3]);
+  expect(await take(3, 9)).toBe("item 3");
+  expect([begun.slice(5), ended]).toEqual([[100, 200, 6], []]);
+  for (let index = 201; index < 218; index++) await take(index, 300);
+  expect(ended).toEqual([4, 5, 6]);
+  await take(218, 300);
+  expect(begun.slice(-3)).toEqual([219, 220, 221]);
 });
 
 test("an abort ends what is on its way, and is thrown", async () => {

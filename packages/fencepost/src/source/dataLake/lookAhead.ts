@@ -21,13 +21,18 @@ interface Entry<T> {
   readonly item: Promise<T | null>;
   /** 0 until it is here. */
   size: number;
+  /** How many had been taken when it was begun. */
+  readonly begunAt: number;
   readonly end: AbortController;
 }
 
+/** What was begun so many rounds of `items` takes ago is of a reader that went elsewhere. */
+const STALE_ROUNDS = 4;
+
 export function openLookAhead<T>({ fetch, sizeOf, items, bytes }: LookAheadOptions<T>): LookAhead<T> {
-  /** In the order in which they were begun. Two readers may take turns, so others are kept while there is room. */
   const entries = new Map<number, Entry<T>>();
   let largest = 0;
+  let taken = 0;
 
   function begin(index: number, signal: AbortSignal): Entry<T> {
     const end = new AbortController();
@@ -36,7 +41,7 @@ export function openLookAhead<T>({ fetch, sizeOf, items, bytes }: LookAheadOptio
       largest = Math.max(largest, entry.size);
       return found;
     });
-    const entry = { item, size: 0, end };
+    const entry = { item, size: 0, begunAt: taken, end };
     item.catch(() => {}); // whoever takes it is told
     entries.set(index, entry);
     return entry;
@@ -50,11 +55,9 @@ export function openLookAhead<T>({ fetch, sizeOf, items, bytes }: LookAheadOptio
     return largest > 0 && entries.size < items && held + largest <= bytes;
   }
 
-  /** Makes room for one more, by ending what was begun last and is not among these. */
-  function dropOthers(from: number, to: number): void {
-    for (const [index, { end }] of [...entries].reverse()) {
-      if (hasRoom()) return;
-      if (index >= from && index <= to) continue;
+  function dropStale(): void {
+    for (const [index, { begunAt, end }] of entries) {
+      if (taken - begunAt <= STALE_ROUNDS * items) continue;
       end.abort();
       entries.delete(index);
     }
@@ -62,12 +65,12 @@ export function openLookAhead<T>({ fetch, sizeOf, items, bytes }: LookAheadOptio
 
   return {
     async take(index, last, signal) {
-      const to = Math.min(last, index + items - 1);
+      taken++;
+      dropStale();
       const early = entries.get(index);
       const entry = early ?? begin(index, signal);
-      for (let next = index + 1; next <= to; next++) {
+      for (let next = index + 1; next <= Math.min(last, index + items - 1); next++) {
         if (entries.has(next)) continue;
-        dropOthers(index, to);
         if (!hasRoom()) break;
         begin(next, signal);
       }

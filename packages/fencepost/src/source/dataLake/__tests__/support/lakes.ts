@@ -12,8 +12,7 @@ import {
   writeLake,
 } from "@fencepost/simulator";
 import { never } from "../../../../__tests__/support/windows.ts";
-import type { SourceEvent } from "../../../source.ts";
-import type { DataLake, LakeWindow } from "../../dataLake.ts";
+import type { Source, SourceEvent, SourceWindow } from "../../../source.ts";
 
 export const POOL = scv.contractId("pool");
 export const S3_KEY = {
@@ -74,18 +73,18 @@ export function closeThrough(chain: Chain, through: number): void {
   }
 }
 
-export function ask(lake: DataLake, fromLedger: number, throughLedger?: number): Promise<LakeWindow> {
+export function ask(lake: Source, fromLedger: number, throughLedger?: number): Promise<SourceWindow> {
   const request = { fromLedger, contractIds: [POOL], ...(throughLedger && { throughLedger }) };
   return lake.window(request, never);
 }
 
 /** Reads windows from `fromLedger` on until the answer is not one. */
 export async function readAll(
-  lake: DataLake,
+  lake: Source,
   contractIds: readonly string[],
   fromLedger: number,
   throughLedger?: number,
-): Promise<{ readonly events: SourceEvent[]; readonly ends: number[]; readonly last: LakeWindow | null }> {
+): Promise<{ readonly events: SourceEvent[]; readonly ends: number[]; readonly last: SourceWindow | null }> {
   const events: SourceEvent[] = [];
   const ends: number[] = [];
   let next = fromLedger;

@@ -1,0 +1,102 @@
+// The lake as the source of stage ingest: what is stored is what a node's events become.
+import { scv, startChain, transfers, writeLake } from "@fencepost/simulator";
+import { afterEach, expect, test } from "vitest";
+import { type IngestBench, openIngest } from "../../__tests__/support/ingest.ts";
+import { never } from "../../__tests__/support/windows.ts";
+import { backfill } from "../../ingest/backfill.ts";
+import { readGaps } from "../../store/postgres/gaps.ts";
+import { opened } from "./__tests__/support/lakes.ts";
+import { dataLake } from "./dataLake.ts";
+
+const open = opened();
+let bench: IngestBench;
+afterEach(async () => {
+  await bench.close();
+  await open.closeAll();
+});
+
+const CONTRACTS = ["a", "b", "c"].map(scv.contractId);
+const WATCHED = CONTRACTS.slice(0, 2);
+const watches = WATCHED.map((contractId) => ({ contractId, startLedger: 2 }));
+
+/** Ledgers 2 to 301, with 12 events each, and fees before and after them in some. */
+function busyChain() {
+  const chain = startChain({ firstLedger: 2 });
+  const { passphrase } = chain;
+  for (let part = 0; part < 10; part++) {
+    chain.closeMany(28, transfers({ passphrase, contracts: CONTRACTS, eventsPerLedger: 12, seed: part }));
+    const fee = (place: "fee" | "afterAll", tx: number) => ({
+      contract: CONTRACTS[0]!,
+      topics: [scv.sym("fee")],
+      value: scv.i128(100n),
+      place,
+      tx,
+    });
+    chain.close({ events: [fee("fee", 1), fee("fee", 2), fee("afterAll", 2)] });
+    chain.close({ events: [{ contract: CONTRACTS[1]!, value: scv.nothing(), type: "system" }] });
+  }
+  return chain;
+}
+
+const storedRows = async () =>
+  (
+    await bench.database.query(
+      "SELECT token, stream, seq, type, contract_id, tx_hash, ledger, closed_at, topics, value, content_hash, late " +
+        "FROM fencepost.events ORDER BY seq",
+    )
+  ).rows;
+
+test("from a lake and from a node the same rows are stored, byte for byte", async () => {
+  const chain = busyChain();
+  const folder = await open.folder();
+  await writeLake(folder, chain, { ledgersPerBatch: 2, batchesPerPartition: 16 });
+  const lake = dataLake({ network: "testnet", url: folder });
+
+  bench = await openIngest(chain);
+  await bench.watch(watches, { source: lake });
+  await bench.catchUp(await bench.lead(), { source: lake });
+  const fromLake = await storedRows();
+  expect(await bench.stream()).toMatchObject({ nextLedger: 302, halted: null });
+  await bench.close();
+
+  bench = await openIngest(chain);
+  await bench.watch(watches);
+  await bench.catchUp(await bench.lead());
+  expect(fromLake).toEqual(await storedRows());
+  expect(fromLake.map((row) => row["token"])).toEqual(bench.tokensOnChain(WATCHED));
+});
+
+test("a stream that began with a lake goes on with a node, and the other way round", async () => {
+  const chain = busyChain();
+  const folder = await open.folder();
+  await writeLake(folder, chain, { ledgersPerBatch: 8 });
+  const lake = dataLake({ network: "testnet", url: folder });
+  bench = await openIngest(chain);
+  await bench.watch(watches, { source: lake });
+  const term = await bench.lead();
+  await bench.catchUp(term, { source: lake });
+  expect((await bench.stream()).nextLedger).toBe(296);
+  await bench.catchUp(term);
+  chain.closeMany(10);
+  await writeLake(folder, chain, { ledgersPerBatch: 8, from: 296 });
+  await bench.catchUp(term, { source: lake });
+  expect((await bench.stream()).nextLedger).toBe(312);
+  expect((await bench.stored()).map((row) => row.token)).toEqual(bench.tokensOnChain(WATCHED));
+});
+
+test("a hole that no node can fill any more is filled from a lake", async () => {
+  const chain = busyChain();
+  const folder = await open.folder();
+  await writeLake(folder, chain);
+  bench = await openIngest(chain);
+  await bench.watch(watches);
+  chain.retain(100);
+  await bench.catchUp(await bench.lead(), { onGap: "continue" });
+  expect(await readGaps(bench.database)).toMatchObject([{ fromLedger: 2, throughLedger: 201 }]);
+
+  const lake = dataLake({ network: "testnet", url: folder });
+  const context = bench.context({ source: lake });
+  const report = await backfill(context, { fromLedger: 2, throughLedger: 201, signal: never });
+  expect(report).toMatchObject({ fromLedger: 2, throughLedger: 201, healed: 200 });
+  expect((await bench.stored()).map((row) => row.token).sort()).toEqual(bench.tokensOnChain(WATCHED));
+});
