@@ -8,6 +8,7 @@ import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
 import { constants, gunzipSync, zstdCompress, zstdDecompressSync } from "node:zlib";
 import { dataLake } from "../packages/fencepost/src/source/dataLake/dataLake.ts";
+import { readAhead } from "../packages/fencepost/src/source/readAhead.ts";
 import { loadLedgerReader } from "../packages/fencepost/src/xdr/ledger.ts";
 
 const RECORDED = fileURLToPath(new URL("../../shared/data/", import.meta.url));
@@ -97,7 +98,7 @@ export async function decodeBare(lake: LakeOfLedgers, contractIds = lake.contrac
   return { ledgers, events, seconds: (performance.now() - began) / 1_000 };
 }
 
-/** Reads the lake through the source, window after window. `afterWindow` stands for what an engine does then. */
+/** Reads the lake through the source as an engine does. `afterWindow` stands for what it does with a window. */
 export async function readWindows(
   lake: LakeOfLedgers,
   {
@@ -116,16 +117,16 @@ export async function readWindows(
   const source = dataLake({ network: "pubnet", url, ahead });
   await source.check(signal);
   const began = performance.now();
-  let next = lake.fromLedger;
+  const windows = readAhead(source, { ...lake, contractIds }, signal);
   let events = 0;
-  while (next <= lake.throughLedger) {
-    const window = await source.window({ fromLedger: next, contractIds }, signal);
-    if (window.kind !== "window") throw new Error(`The lake answered ${window.kind} at ledger ${next}.`);
+  while (windows.hasNext) {
+    const window = await windows.next();
+    if (window.kind !== "window") throw new Error(`The lake answered ${window.kind}.`);
     events += window.events.length;
-    next = window.throughLedger + 1;
     await afterWindow();
   }
-  return { ledgers: next - lake.fromLedger, events, seconds: (performance.now() - began) / 1_000 };
+  const ledgers = lake.throughLedger - lake.fromLedger + 1;
+  return { ledgers, events, seconds: (performance.now() - began) / 1_000 };
 }
 
 interface Recorded {
