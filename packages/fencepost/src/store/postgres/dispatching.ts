@@ -209,7 +209,8 @@ async function offerTo(
      )
      SELECT (SELECT count(*) FROM batch) AS messages, made.count AS created,
             counted.existing + (SELECT count(*) FROM kept) - made.count AS existing,
-            counted.forgotten, counted.bodiless, last.occurred_at::text AS last_time, last.event_id AS last_id
+            counted.forgotten, counted.bodiless, last.event_id AS last_id,
+            to_char(last.occurred_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') AS last_time
      FROM counted CROSS JOIN (SELECT count(*) FROM new) made
      LEFT JOIN (SELECT * FROM batch ORDER BY occurred_at DESC, event_id DESC LIMIT 1) last ON true`,
     [id, after.time, after.eventId, to, origins, limit],
@@ -226,7 +227,7 @@ async function offerTo(
   };
 }
 
-/** One batch of one webhook, of the first that has something to catch up on. */
+/** One batch of one webhook, drawn anew each time: one with much to catch up on does not keep the others waiting. */
 export async function catchUp(client: DatabaseClient, limit: number): Promise<FanOutReport> {
   for (let webhook = 0; webhook < MAX_CATCH_UPS; webhook++) {
     const report = await catchUpNext(client, limit);
@@ -243,7 +244,7 @@ async function catchUpNext(client: DatabaseClient, limit: number): Promise<FanOu
     after_event_id: string;
   }>(
     `SELECT webhook_id, after_time::text, after_event_id FROM fencepost.catch_ups
-     ORDER BY webhook_id LIMIT 1 FOR UPDATE SKIP LOCKED`,
+     ORDER BY random() LIMIT 1 FOR UPDATE SKIP LOCKED`,
   );
   const [next] = waiting;
   if (!next) return undefined;
@@ -289,10 +290,13 @@ function cursorOf({ time, eventId }: Place): string {
 }
 
 function placeOf(cursor: string): Place {
-  const [, time, eventId] =
-    /^([\d\-+:. ]{10,40})\n([\w:~-]{1,256})$/.exec(Buffer.from(cursor, "base64url").toString()) ?? [];
-  if (time === undefined || eventId === undefined || Number.isNaN(Date.parse(time))) {
-    throw new InvalidCursorError(cursor);
-  }
+  const [, time = "", eventId] =
+    /^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z)\n([\w:~-]{1,256})$/.exec(
+      Buffer.from(cursor, "base64url").toString(),
+    ) ?? [];
+  const moment = new Date(time);
+  // The 31st of February is read as a day of March.
+  const isMoment = !Number.isNaN(moment.getTime()) && time.startsWith(moment.toISOString().slice(0, -1));
+  if (eventId === undefined || !isMoment) throw new InvalidCursorError(cursor);
   return { time, eventId };
 }

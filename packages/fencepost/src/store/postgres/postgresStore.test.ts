@@ -458,6 +458,7 @@ describe("a fan-out", () => {
 
   it("that is in the middle when a webhook is added leaves it to the catch-up, whichever ends first", async () => {
     await addWebhook("m");
+    await store.catchUp(10);
     const messages = [1, 2, 3].map((n) => emittedMessage(n));
     await emit(messages);
     const held = await gate("NEW.webhook_id = 'wh_m'");

@@ -13,6 +13,9 @@ import type {
 } from "../webhook.ts";
 import type { DatabaseClient, Queryable } from "./database.ts";
 
+/** Why a deleted webhook is not active, and why its deliveries failed. */
+export const DELETED = "The webhook was deleted.";
+
 /** What a missed message is counted up to, and how many messages are looked at for it. */
 const MAX_MISSED = 10_000;
 const MAX_LOOKED_AT = 100_000;
@@ -257,6 +260,3 @@ export async function deleteWebhook(db: Queryable, id: WebhookId): Promise<boole
   );
   return rows.length > 0;
 }
-
-/** Why a deleted webhook is not active, and why its deliveries failed. */
-export const DELETED = "The webhook was deleted.";
