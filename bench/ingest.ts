@@ -1,0 +1,167 @@
+// npm run bench:ingest -- --events 100000 --ledgers 300 --json
+// Events a second stored from a simulated node, next to the same rows inserted by hand-written batched SQL; and ledgers
+// of a data lake stored, next to bare decoding of the same ledgers by the same decoder.
+import { type ChildProcess, spawn } from "node:child_process";
+import { chmod, mkdtemp, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { createInterface } from "node:readline";
+import { fileURLToPath } from "node:url";
+import { parseArgs } from "node:util";
+import { scv } from "@fencepost/simulator";
+import {
+  createLog,
+  type Database,
+  migrate,
+  openDatabase,
+  startEmbeddedPostgres,
+  stellarRpc,
+} from "fencepost";
+import { createIngest } from "../packages/fencepost/src/ingest/ingestStep.ts";
+import { registerStream } from "../packages/fencepost/src/ingest/registerStream.ts";
+import { dataLake } from "../packages/fencepost/src/source/dataLake/dataLake.ts";
+import type { Source } from "../packages/fencepost/src/source/source.ts";
+import { loadDecoder } from "../packages/fencepost/src/xdr/decode.ts";
+import { decodeBare, hasRecordedLedgers, writeRecordedLake } from "./ingestLake.ts";
+
+const { values: options } = parseArgs({
+  options: {
+    events: { type: "string", default: "100000" },
+    ledgers: { type: "string", default: "300" },
+    contracts: { type: "string", default: "5" },
+    json: { type: "boolean", default: false },
+  },
+});
+const { signal } = new AbortController();
+const log = createLog("error");
+const decoder = await loadDecoder();
+const folder = await mkdtemp(join(tmpdir(), "fencepost-bench-"));
+await chmod(folder, 0o755); // as root the server runs as another user
+const postgres = await startEmbeddedPostgres({ dataDir: join(folder, "postgres") });
+const database = openDatabase(postgres.url);
+let node: ChildProcess | undefined;
+try {
+  await migrate(database);
+  const rpc = await measureRpc();
+  const lake = await measureLake();
+  const ratio = { rpc: rpc.ratio, lake: lake?.ratio ?? null };
+  const peakMemoryMb = Math.round(process.resourceUsage().maxRSS / 1_024);
+  const report = { rpc, lake, peakMemoryMb, ratio };
+  if (options.json) process.stdout.write(`${JSON.stringify(report)}\n`);
+  else console.dir(report, { depth: null });
+} finally {
+  node?.kill("SIGKILL");
+  await database.close();
+  await postgres.stop();
+  await rm(folder, { recursive: true, force: true });
+}
+
+async function measureRpc() {
+  node = spawn(
+    process.execPath,
+    [fileURLToPath(new URL("backfillNode.ts", import.meta.url)), options.events],
+    { stdio: ["ignore", "pipe", "inherit"] },
+  );
+  const { url, latest } = JSON.parse(await firstLine(node)) as { url: string; latest: number };
+  const source = stellarRpc({ network: "testnet", urls: url, pageLimit: 10_000 });
+  const stored = await store(source, [scv.contractId("bench")], "oldest", latest);
+  const byHand = await insertByHand(database);
+  return {
+    events: stored.events,
+    perSecond: Math.round(stored.events / stored.seconds),
+    byHandPerSecond: Math.round(stored.events / byHand),
+    ratio: round2(byHand / stored.seconds),
+  };
+}
+
+/** Undefined where the recorded ledgers are not there. */
+async function measureLake() {
+  if (!hasRecordedLedgers()) return undefined;
+  await database.query("TRUNCATE fencepost.streams, fencepost.watches, fencepost.events CASCADE");
+  const lake = await writeRecordedLake(join(folder, "lake"), Number(options.ledgers));
+  const contractIds = lake.contractIds.slice(0, Number(options.contracts));
+  const bare = await decodeBare(lake, contractIds);
+  const source = dataLake({ network: "pubnet", url: lake.folder });
+  const stored = await store(source, contractIds, lake.fromLedger, lake.throughLedger);
+  return {
+    ledgers: bare.ledgers,
+    contracts: contractIds.length,
+    events: stored.events,
+    ledgersPerSecond: round2(bare.ledgers / stored.seconds),
+    bareLedgersPerSecond: round2(bare.ledgers / bare.seconds),
+    ratio: round2(bare.seconds / stored.seconds),
+  };
+}
+
+/** Stage ingest, from an empty stream through one ledger. */
+async function store(
+  source: Source,
+  contractIds: readonly string[],
+  startLedger: number | "oldest",
+  throughLedger: number,
+): Promise<{ readonly events: number; readonly seconds: number }> {
+  const requests = contractIds.map((contractId) => ({ contractId, startLedger }));
+  await registerStream(database, source, requests, { adopt: false, signal });
+  let events = 0;
+  let ledger = 0;
+  const ingest = createIngest({
+    database,
+    source,
+    decoder,
+    leaseMs: 10_000,
+    onGap: "stop",
+    log,
+    onStored(stored) {
+      events += stored.events;
+      ledger = stored.ledger;
+    },
+  });
+  const began = performance.now();
+  while (ledger < throughLedger) await ingest.step(0n, signal);
+  return { events, seconds: (performance.now() - began) / 1_000 };
+}
+
+/** Takes the stored rows out and inserts them again, as a careful hand would: batches of 500 in one statement each. */
+async function insertByHand(database: Database): Promise<number> {
+  const { rows } = await database.query<Record<string, unknown>>(
+    `SELECT token, stream, seq, type, contract_id, tx_hash, ledger, closed_at, array_to_json(topics)::text AS topics, value,
+            content_hash FROM fencepost.events ORDER BY token`,
+  );
+  await database.query("TRUNCATE fencepost.events");
+  const columns = [
+    "token",
+    "stream",
+    "seq",
+    "type",
+    "contract_id",
+    "tx_hash",
+    "ledger",
+    "closed_at",
+    "topics",
+  ];
+  const began = performance.now();
+  for (let i = 0; i < rows.length; i += 500) {
+    const batch = rows.slice(i, i + 500);
+    await database.query(
+      `INSERT INTO fencepost.events
+         (token, stream, seq, type, contract_id, tx_hash, ledger, closed_at, topics, value, content_hash)
+       SELECT token, stream, seq, type, contract_id, tx_hash, ledger, closed_at,
+              ARRAY(SELECT jsonb_array_elements_text(topics::jsonb)), value, content_hash
+       FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[], $5::text[], $6::text[], $7::bigint[],
+                   $8::timestamptz[], $9::text[], $10::text[], $11::bytea[])
+         AS i(token, stream, seq, type, contract_id, tx_hash, ledger, closed_at, topics, value, content_hash)`,
+      [...columns, "value", "content_hash"].map((column) => batch.map((row) => row[column])),
+    );
+  }
+  return (performance.now() - began) / 1_000;
+}
+
+function round2(value: number): number {
+  return Math.round(value * 100) / 100;
+}
+
+async function firstLine(child: ChildProcess): Promise<string> {
+  if (!child.stdout) throw new Error("The node has no output.");
+  for await (const line of createInterface({ input: child.stdout })) return line;
+  throw new Error("The node ended before it listened.");
+}
