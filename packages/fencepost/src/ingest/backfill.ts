@@ -10,7 +10,7 @@ import {
   type StreamRow,
   type Watch,
 } from "../store/postgres/streams.ts";
-import { commitBatch, prepareBatch, type WriteContext } from "./commit.ts";
+import { commitBatch, prepareBatch, startsOf, type WriteContext } from "./commit.ts";
 import { BackfillRangeError, GapError, StreamMismatchError } from "./errors.ts";
 
 export interface BackfillOptions extends LedgerRange {
@@ -65,7 +65,13 @@ export async function backfill(
   const open = (ledger: number): ReadAhead =>
     readAhead(
       source,
-      { fromLedger: ledger, throughLedger: through, contractIds: idsOf(watches), ...anchorOf(stream) },
+      {
+        fromLedger: ledger,
+        throughLedger: through,
+        contractIds: idsOf(watches),
+        startLedgers: startsOf(watches),
+        ...anchorOf(stream),
+      },
       signal,
     );
   let windows = open(from);

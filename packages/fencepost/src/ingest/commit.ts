@@ -42,11 +42,16 @@ export async function prepareBatch(
   events: readonly SourceEvent[],
   watches: readonly Watch[],
 ): Promise<Batch> {
-  const startOf = new Map(watches.map((watch) => [watch.contractId, watch.startLedger]));
+  const startOf = startsOf(watches);
   const identified = events
     .filter((event) => event.ledger >= (startOf.get(event.contractId ?? "") ?? Number.POSITIVE_INFINITY))
     .map((event) => identifyEvent(source.chain, event, decoder));
   return { events: identified, found: await findContracts(discovery, identified) };
+}
+
+/** From which ledger on the contracts are wanted. */
+export function startsOf(watches: readonly Watch[]): ReadonlyMap<string, number> {
+  return new Map(watches.map((watch) => [watch.contractId, watch.startLedger]));
 }
 
 /** One transaction of a writer: locks the stream's row, and ends with what moves its cursor. */

@@ -20,7 +20,7 @@ import {
   type Watch,
   writeAnchor,
 } from "../store/postgres/streams.ts";
-import { type Batch, commitBatch, prepareBatch, type WriteContext } from "./commit.ts";
+import { type Batch, commitBatch, prepareBatch, startsOf, type WriteContext } from "./commit.ts";
 import { factoryIds, findContracts, NOTHING_FOUND } from "./discovery.ts";
 import { GapError } from "./errors.ts";
 import { decidePast, type Past } from "./past.ts";
@@ -96,7 +96,8 @@ async function ingestAtCursor(
   signal: AbortSignal,
 ): Promise<boolean> {
   const contractIds = joined.map((watch) => watch.contractId);
-  const request = { fromLedger: stream.nextLedger, contractIds, ...anchorOf(stream) };
+  const startLedgers = startsOf(joined);
+  const request = { fromLedger: stream.nextLedger, contractIds, startLedgers, ...anchorOf(stream) };
   const window = await windows.next(request, stream.latestLedger ?? 0, signal);
   if (window.kind === "reset") return await commitReset(context, stream, window);
   const { latestLedger } = window;
@@ -177,7 +178,8 @@ function readPast(
 ): Promise<SourceWindow> {
   const { fromLedger, throughLedger } = past;
   const contractIds = past.watches.map((watch) => watch.contractId);
-  const request = { fromLedger, throughLedger, contractIds, ...anchorOf(stream) };
+  const startLedgers = startsOf(past.watches);
+  const request = { fromLedger, throughLedger, contractIds, startLedgers, ...anchorOf(stream) };
   return windows.next(request, throughLedger, signal);
 }
 

@@ -1,22 +1,12 @@
-import {
-  type FencingToken,
-  ledgerToken,
-  parseToken,
-  type StreamEpoch,
-  tokenFromRpcId,
-} from "@fencepost/token";
+import { type FencingToken, tokenFromRpcId } from "@fencepost/token";
 import { ChainResetError } from "../source/errors.ts";
 import { readAhead } from "../source/readAhead.ts";
 import type { Source } from "../source/source.ts";
 import type { Database } from "../store/postgres/database.ts";
 import type { LedgerRange } from "../store/postgres/gaps.ts";
-import {
-  readStoredHashes,
-  readStream,
-  readWatches,
-  type StreamRow,
-  type Watch,
-} from "../store/postgres/streams.ts";
+import { readStoredHashes, readStream, readWatches } from "../store/postgres/streams.ts";
+import { startsOf } from "./commit.ts";
+import { covers, isOfOperation, tokensWithin } from "./coverage.ts";
 import { StreamMismatchError } from "./errors.ts";
 import { contentHash } from "./identify.ts";
 
@@ -61,7 +51,8 @@ export async function secondOpinion(
   };
   const contractIds = watches.map((watch) => watch.contractId);
   const anchor = stream.anchor ? { anchor: stream.anchor } : {};
-  const windows = readAhead(provider, { ...range, contractIds, ...anchor }, signal);
+  const startLedgers = startsOf(watches);
+  const windows = readAhead(provider, { ...range, contractIds, startLedgers, ...anchor }, signal);
 
   const found: Record<"notStored" | "notServed" | "different", FencingToken[]> = {
     notStored: [],
@@ -101,37 +92,4 @@ export async function secondOpinion(
     windows.stop();
   }
   return { provider: provider.name ?? chain.stream, ...range, agreed, ...found, unreadFrom };
-}
-
-/** Whether the stream has read this ledger for the contract: it may be stored only then. */
-function covers(
-  watch: Watch,
-  { nextLedger }: Pick<StreamRow, "nextLedger">,
-  { contractId, ledger }: { readonly contractId: string | null; readonly ledger: number },
-): boolean {
-  const isUnread = watch.earlier && ledger >= watch.earlier.nextLedger && ledger < watch.earlier.endLedger;
-  return (
-    watch.contractId === contractId &&
-    ledger >= watch.startLedger &&
-    ledger < (watch.nextLedger ?? nextLedger) &&
-    !isUnread
-  );
-}
-
-const AFTER_TRANSACTION_OP = 4_095;
-const AFTER_ALL_TX = 1_048_575;
-
-/** Fee events are an option of each node, and belong to no operation. */
-function isOfOperation(token: FencingToken): boolean {
-  const position = parseToken(token);
-  if (position.kind !== "ledger") return false;
-  return position.tx >= 1 && position.tx < AFTER_ALL_TX && position.op < AFTER_TRANSACTION_OP;
-}
-
-function tokensWithin(chain: StreamEpoch, { fromLedger, throughLedger }: LedgerRange) {
-  const last = { tx: AFTER_ALL_TX, op: AFTER_TRANSACTION_OP, event: 4_294_967_295 };
-  return {
-    from: ledgerToken({ ...chain, ledger: fromLedger, tx: 0, op: 0, event: 0 }),
-    through: ledgerToken({ ...chain, ledger: throughLedger, ...last }),
-  };
 }

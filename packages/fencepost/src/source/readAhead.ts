@@ -37,7 +37,7 @@ interface Part {
  */
 export function readAhead(
   source: Source,
-  request: Required<Omit<WindowRequest, "anchor">> & Pick<WindowRequest, "anchor">,
+  request: WindowRequest & { readonly throughLedger: number },
   signal: AbortSignal,
 ): ReadAhead {
   const { throughLedger, contractIds } = request;

@@ -38,6 +38,8 @@ export interface WindowRequest {
   /** Last ledger wanted, inclusive; the newest one when it is left out. */
   readonly throughLedger?: number;
   readonly contractIds: readonly string[];
+  /** Contracts that are wanted only from a ledger on; the others from the first ledger of the window. */
+  readonly startLedgers?: ReadonlyMap<string, number>;
   /** A ledger of the chain that is read: a source gives no window of a chain that has another one in its place. */
   readonly anchor?: LedgerRef;
 }

@@ -319,7 +319,7 @@ function openSource(
   };
 }
 
-type ReadRequest = Required<Omit<WindowRequest, "anchor">>;
+type ReadRequest = Required<Omit<WindowRequest, "anchor" | "startLedgers">>;
 
 type PageStart = { readonly cursor: string } | { readonly startLedger: number };
 

@@ -32,6 +32,23 @@ export async function readGaps(db: Queryable): Promise<readonly Gap[]> {
   return rows;
 }
 
+/** Ledgers of a range that are missing, in order, and those of neighbouring gaps together. */
+export async function readMissingLedgers(
+  db: Queryable,
+  { stream, epoch }: Chain,
+  { fromLedger, throughLedger }: LedgerRange,
+): Promise<readonly LedgerRange[]> {
+  const { rows } = await db.query<LedgerRange>(
+    `SELECT lower(r)::int AS "fromLedger", (upper(r) - 1)::int AS "throughLedger"
+     FROM unnest((
+       SELECT range_agg(int8range(greatest(from_ledger, $3), least(to_ledger, $4), '[]')) FROM fencepost.gaps
+       WHERE stream = $1 AND epoch = $2 AND healed_at IS NULL AND from_ledger <= $4 AND to_ledger >= $3
+     )) AS r`,
+    [stream, epoch, fromLedger, throughLedger],
+  );
+  return rows;
+}
+
 type Chain = { readonly stream: string; readonly epoch: string };
 
 /** Names a hole. `accepted`: the owner told the stream to go on beyond it. False: it was named like this before. */
