@@ -20,7 +20,7 @@ export function deliveryStoreConformance(create: CreateStore): void {
   describe("replay", () => replayConformance(create));
   describe("upkeep", () => upkeepConformance(create));
 
-  it("keeps its promises whatever comes in whatever order, twice over", async () => {
+  it("keeps its promises whatever comes in whatever order, twice over", { timeout: 300_000 }, async () => {
     await checkAgainstModel(create);
   });
 }
