@@ -219,11 +219,10 @@ async function checksumStatement(): Promise<string> {
   const { rows } = await api.database.query<{ name: string }>(
     "SELECT tablename AS name FROM pg_tables WHERE schemaname = 'fencepost' ORDER BY 1",
   );
-  return rows
-    .map(
-      ({ name }) =>
-        `SELECT '${name}' AS name, count(*) AS rows, md5(string_agg(md5(t::text), '' ORDER BY md5(t::text))) AS sum
-         FROM fencepost.${name} t`,
-    )
-    .join(" UNION ALL ");
+  const sums = rows.map(
+    ({ name }) =>
+      `SELECT '${name}' AS name, count(*) AS rows, md5(string_agg(md5(t::text), '' ORDER BY md5(t::text))) AS sum
+       FROM fencepost.${name} t`,
+  );
+  return `${sums.join(" UNION ALL ")} ORDER BY name`;
 }
