@@ -1,5 +1,8 @@
 import { afterAll, beforeAll } from "vitest";
-import { type ConformingPostgres, openConformingPostgres } from "../../__tests__/support/conformingPostgres.ts";
+import {
+  type ConformingPostgres,
+  openConformingPostgres,
+} from "../../__tests__/support/conformingPostgres.ts";
 import { deliveryStoreConformance } from "./deliveryStore.conformance.ts";
 
 let postgres: ConformingPostgres;
