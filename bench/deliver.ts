@@ -21,6 +21,7 @@ const { values: options } = parseArgs({
     deliveries: { type: "string", default: "10000" },
     rounds: { type: "string", default: "3" },
     rate: { type: "string", default: "500" },
+    connections: { type: "string", default: "64" },
     json: { type: "boolean", default: false },
   },
 });
@@ -30,7 +31,7 @@ const RATE = Number(options.rate);
 /** Of the paced part, in seconds. */
 const PACED_SECONDS = 4;
 /** To the one endpoint, for every sender. */
-const CONNECTIONS = 16;
+const CONNECTIONS = Number(options.connections);
 const log = createLog("error");
 
 interface Latencies {
@@ -65,6 +66,7 @@ try {
     deliveries: DELIVERIES,
     rounds: ROUNDS,
     rate: RATE,
+    connections: CONNECTIONS,
     bare: median(rounds.bare),
     postgres: median(rounds.postgres),
     redis: median(rounds.redis),
