@@ -84,7 +84,7 @@ async function writeEvents(
 async function write(writable: Writable, text: string, signal: AbortSignal | undefined): Promise<void> {
   signal?.throwIfAborted();
   await new Promise<void>((resolve, reject) => {
-    writable.write(text, (error) => (error ? reject(error) : resolve()));
+    writable.write(text, (error) => (error ? reject(writable.errored ?? error) : resolve()));
   });
 }
 
