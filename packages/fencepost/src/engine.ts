@@ -1,6 +1,7 @@
 import { type Config, watchedContracts } from "./config/config.ts";
+import { discoveryOf } from "./discovery.ts";
 import { createDispatcher, type Dispatcher, type DispatcherDeliverOptions } from "./dispatcher.ts";
-import { ingestStep } from "./ingest/ingestStep.ts";
+import { createIngest } from "./ingest/ingestStep.ts";
 import { registerStream } from "./ingest/registerStream.ts";
 import { startLeader } from "./lease/leader.ts";
 import type { Log } from "./observe/log.ts";
@@ -55,7 +56,8 @@ export async function prepare(
 ): Promise<void> {
   await migrate(database);
   const requests = watchedContracts(config).map(({ id, startLedger }) => ({ contractId: id, startLedger }));
-  await registerStream(database, config.source, requests, { adopt, signal });
+  const { rules } = discoveryOf(config);
+  await registerStream(database, config.source, requests, { adopt, signal, rules });
   for (const projection of config.projections) {
     await registerProjection(database, projection, {
       stream: config.source.chain.stream,
@@ -112,6 +114,14 @@ async function startPipeline(
   dispatcher: Pick<Dispatcher<never>, "wake">,
 ): Promise<{ stop(): Promise<void> }> {
   const { source, leaseMs, onGap } = config;
+  const { stream } = source.chain;
+  let stopped = false;
+  source.observe?.((event) => {
+    if (stopped) return; // the source may outlive the engine
+    metrics?.nodeChanged(stream, event);
+    if (event.kind === "aside") log.warn({ stream, ...event }, "node set aside");
+    else log.info({ stream, node: event.node }, "node is asked again");
+  });
   const decoder = await loadDecoder();
   const holder = openHolder(database.url);
   const projecting = config.projections.map((projection) =>
@@ -139,34 +149,33 @@ async function startPipeline(
         ),
     }),
   );
+  const ingest = createIngest({
+    database,
+    source,
+    decoder,
+    leaseMs,
+    onGap,
+    log,
+    discovery: discoveryOf(config),
+    onStored(stored) {
+      metrics?.stored(stream, stored);
+      if (stored.events > 0) for (const loop of projecting) loop.wake();
+    },
+    onGapFound: (gap) => metrics?.gapFound(stream, gap),
+  });
   const ingesting = startLeader({
     database,
     holder,
-    key: { kind: "stream", stream: source.chain.stream },
+    key: { kind: "stream", stream },
     leaseMs,
     idleMs: source.pollMs,
     log,
-    step: (term, signal) =>
-      ingestStep(
-        {
-          database,
-          source,
-          decoder,
-          leaseMs,
-          onGap,
-          log,
-          onStored(stored) {
-            metrics?.stored(source.chain.stream, stored);
-            if (stored.events > 0) for (const loop of projecting) loop.wake();
-          },
-        },
-        term,
-        signal,
-      ),
+    step: ingest.step,
   });
   return {
     async stop() {
       await ingesting.stop();
+      stopped = true;
       await Promise.all(projecting.map((loop) => loop.stop()));
       await holder.close();
     },

@@ -1,4 +1,11 @@
 export { InvalidNetworkError } from "./address/addressRules.ts";
+export {
+  type CodegenOptions,
+  type CodegenResult,
+  FileNotGeneratedError,
+  NoEventSpecsError,
+  runCodegen,
+} from "./codegen/codegen.ts";
 export { address, i128, token, u64 } from "./config/columns.ts";
 export {
   type Config,
@@ -12,7 +19,11 @@ export {
 export {
   type Contract,
   type ContractInput,
+  type ContractWithId,
+  type DiscoveredBy,
+  type DiscoveredContract,
   defineContract,
+  discoveredBy,
   type EventData,
   type EventShape,
 } from "./config/contract.ts";
@@ -26,6 +37,7 @@ export {
   type ProjectionInput,
 } from "./config/projection.ts";
 export { LeaseTooShortError } from "./deliver/deliverLoop.ts";
+export { discoveryOf } from "./discovery.ts";
 export type { DispatchInput, ReplayRange, RotateOptions } from "./dispatch/dispatcher.ts";
 export {
   DeletedWebhookError,
@@ -43,7 +55,23 @@ export {
   type DispatcherOptions,
 } from "./dispatcher.ts";
 export { type Engine, type EngineOptions, prepare, startEngine } from "./engine.ts";
-export { EventConflictError, FilterSetChangedError, GapError, StreamMismatchError } from "./ingest/errors.ts";
+export {
+  type BackfillOptions,
+  type BackfillProgress,
+  type BackfillReport,
+  backfill,
+} from "./ingest/backfill.ts";
+export { type BeginEpochOptions, type BegunEpoch, beginEpoch } from "./ingest/beginEpoch.ts";
+export type { WriteContext } from "./ingest/commit.ts";
+export type { Discovery, DiscoveryRule } from "./ingest/discovery.ts";
+export {
+  BackfillRangeError,
+  EventConflictError,
+  FilterSetChangedError,
+  GapError,
+  StreamMismatchError,
+} from "./ingest/errors.ts";
+export { type SecondOpinion, secondOpinion } from "./ingest/secondOpinion.ts";
 export { StaleTermError } from "./lease/term.ts";
 export { EventContentMismatchError, InvalidMessageError, MAX_BODY_BYTES } from "./message/payload.ts";
 export { createLog, type Log, type LogLevel } from "./observe/log.ts";
@@ -58,10 +86,35 @@ export {
   UnawaitedWorkError,
   UndeclaredMessageError,
 } from "./project/errors.ts";
-export { SourceUnavailableError, UnsupportedRpcVersionError, WrongNetworkError } from "./source/errors.ts";
+export { UnknownContractError } from "./source/contractCode.ts";
+export { type DataLakeOptions, dataLake } from "./source/dataLake/dataLake.ts";
+export {
+  LakeConfigError,
+  LakeObjectError,
+  LedgerChainError,
+  type ObjectFault,
+} from "./source/dataLake/errors.ts";
+export {
+  ChainResetError,
+  EpochMismatchError,
+  NoClassicEventsError,
+  SourceUnavailableError,
+  UnsupportedRpcVersionError,
+  WrongNetworkError,
+} from "./source/errors.ts";
 export type { CustomNetwork, NetworkOption } from "./source/networks.ts";
-export type { Source, SourceEvent, SourceHead, SourceWindow, WindowRequest } from "./source/source.ts";
-export { type StellarRpcOptions, stellarRpc } from "./source/stellarRpc.ts";
+export type { NodeState, Provider } from "./source/nodes.ts";
+export type {
+  AsideReason,
+  LedgerRef,
+  NodeEvent,
+  Source,
+  SourceEvent,
+  SourceHead,
+  SourceWindow,
+  WindowRequest,
+} from "./source/source.ts";
+export { type StellarRpcOptions, type StellarRpcSource, stellarRpc } from "./source/stellarRpc.ts";
 export type {
   Attempt,
   AttemptOutcome,
@@ -84,6 +137,7 @@ export {
   DatabaseUnreachableError,
   MigrationError,
 } from "./store/postgres/errors.ts";
+export { type Gap, readGaps } from "./store/postgres/gaps.ts";
 export { migrate } from "./store/postgres/migrate.ts";
 export { type PostgresStoreOptions, postgresStore } from "./store/postgres/postgresStore.ts";
 export {
@@ -126,4 +180,29 @@ export type {
   WebhookId,
   WebhookSecret,
 } from "./store/webhook.ts";
-export type { NativeValue, ScValue } from "./xdr/scValue.ts";
+export {
+  type AssetAdmin,
+  type AssetApproval,
+  type AssetAuthorization,
+  type AssetBurn,
+  type AssetFee,
+  type AssetMint,
+  type AssetTransfer,
+  assetEvents,
+  type Cap67Amount,
+  cap67Amount,
+} from "./xdr/assetEvents.ts";
+export { type Decoder, loadDecoder } from "./xdr/decode.ts";
+export { type EventReader, type EventReading, rawEvent } from "./xdr/eventReader.ts";
+export type { DecodedEvent, NativeValue, ScValue } from "./xdr/scValue.ts";
+export { GarbledSectionError } from "./xdr/spec.ts";
+export {
+  type ContractError,
+  type EventSpec,
+  type SpecPlainType,
+  type SpecType,
+  type SpecUserType,
+  type SpecUserTypes,
+  specEvent,
+} from "./xdr/specEvent.ts";
+export { InvalidWasmError } from "./xdr/wasm.ts";

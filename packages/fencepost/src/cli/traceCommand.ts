@@ -1,6 +1,7 @@
 import type { Config } from "../config/config.ts";
+import { contractOf } from "../config/projection.ts";
 import { openStore } from "../openStore.ts";
-import { eventName } from "../project/decodeEvent.ts";
+import { declaredName, eventName } from "../project/decodeEvent.ts";
 import type { Attempt } from "../store/deliveryStore.ts";
 import {
   readTrace,
@@ -10,7 +11,7 @@ import {
   type TracedMessage,
   type TracedProjection,
 } from "../store/postgres/trace.ts";
-import { loadDecoder } from "../xdr/decode.ts";
+import { type Decoder, loadDecoder } from "../xdr/decode.ts";
 import { NotOnRecordError } from "./errors.ts";
 import { loadConfig } from "./loadConfig.ts";
 import { print, printJson } from "./print.ts";
@@ -45,28 +46,24 @@ export async function trace(
         `Nothing is on record under ${JSON.stringify(id)}. Give a token, an event id or a delivery id (dlv_…).`,
       );
     }
-    const shown = showTrace(found, found.event && (await nameOf(found.event)), config?.config);
+    const shown = showTrace(found, await loadDecoder(), config?.config);
     if (options.json) printJson(shown);
     else print(...traceLines(shown));
   });
 }
 
-async function nameOf(event: TracedEvent): Promise<string | null> {
-  return event.undecodable === null ? eventName(event, await loadDecoder()) : null;
-}
-
 /** Tells which projections applied an event. Those of the config that have no handler for it are left out. */
-function showTrace(found: Trace, name: string | null, config: Config | undefined): ShownTrace {
+function showTrace(found: Trace, decoder: Decoder, config: Config | undefined): ShownTrace {
+  const event = found.event?.undecodable === null ? found.event : null;
   const projections = found.projections.flatMap((projection): readonly ShownProjection[] => {
     const declared = config?.projections.find((other) => other.name === projection.name);
     if (!declared) return [projection];
-    const handles = Object.entries(declared.contracts).some(
-      ([alias, contract]) => contract.id === found.event?.contractId && declared.on[`${alias}:${name ?? ""}`],
-    );
-    if (!handles) return [];
+    const own = event && contractOf(declared, event);
+    const handled = own && declaredName(event, own.contract.events, decoder);
+    if (!handled || !declared.on[`${own.alias}:${handled}`]) return [];
     return [projection.stage === "passed" ? { ...projection, stage: "applied" } : projection];
   });
-  return { ...found, name, projections };
+  return { ...found, name: event && eventName(event, decoder), projections };
 }
 
 /** A trace for people. */

@@ -3,7 +3,7 @@ import { expect, test } from "vitest";
 import { z } from "zod";
 import { stellarRpc } from "../source/stellarRpc.ts";
 import { DuplicateMessageTypeError, defineConfig, watchedContracts } from "./config.ts";
-import { defineContract } from "./contract.ts";
+import { defineContract, discoveredBy } from "./contract.ts";
 import { defineProjection } from "./projection.ts";
 
 const source = stellarRpc({ network: "testnet", urls: "http://127.0.0.1:1" });
@@ -29,6 +29,7 @@ test("fills in what is not given", () => {
   const filled = {
     kind: "config",
     source,
+    sources: {},
     projections,
     onGap: "stop",
     leaseMs: 10_000,
@@ -50,6 +51,12 @@ test("refuses a message type that two projections declare, and names both", () =
 
 test.each<[string, object, RegExp]>([
   ["no source", { source: undefined }, /source is missing/],
+  ["a named source that is none", { sources: { lake: undefined } }, /sources\.lake is no source/],
+  [
+    "a named source of another network",
+    { sources: { lake: stellarRpc({ network: "pubnet", urls: "http://localhost" }) } },
+    /sources\.lake is of another chain/,
+  ],
   ["no projections", { projections: [] }, /projections is empty/],
   ["missing projections", { projections: undefined }, /projections is empty/],
   ["two projections of one name", { projections: [projection("a"), projection("a")] }, /named a/],
@@ -71,6 +78,19 @@ test("watches each contract once, whichever projections name it", () => {
   expect(watchedContracts(defineConfig({ source, projections }))).toEqual([
     { id: scv.contractId("pool"), startLedger: 1 },
     { id: scv.contractId("claims"), startLedger: "latest" },
+  ]);
+});
+
+test("watches the factory of contracts that are found, which have no id yet", () => {
+  const factory = contract("factory", 5);
+  const events = { moved: schema };
+  const found = defineContract({ id: discoveredBy(factory, "moved", () => ""), events });
+  const projections = [
+    defineProjection({ name: "a", version: 1, contracts: { found }, tables: {}, on: {} }),
+    projection("b", [], [factory]),
+  ];
+  expect(watchedContracts(defineConfig({ source, projections }))).toEqual([
+    { id: scv.contractId("factory"), startLedger: 5 },
   ]);
 });
 

@@ -1,10 +1,12 @@
 import { readAddressRules } from "../address/addressRules.ts";
 import type { Source } from "../source/source.ts";
-import type { Contract } from "./contract.ts";
+import { type ContractWithId, isDiscovered } from "./contract.ts";
 import type { Projection } from "./projection.ts";
 
 export interface ConfigInput {
   readonly source: Source;
+  /** Further sources of the same chain, by name: for `fencepost backfill --source`. */
+  readonly sources?: { readonly [name: string]: Source };
   readonly projections: readonly Projection[];
   /** Whether to go on, on the record, when the source no longer has the next ledger; "stop" unless given. */
   readonly onGap?: "stop" | "continue";
@@ -68,6 +70,7 @@ export class DuplicateMessageTypeError extends Error {
 export function defineConfig(input: ConfigInput): Config {
   const {
     source,
+    sources = {},
     projections,
     onGap = "stop",
     leaseMs = 10_000,
@@ -75,6 +78,12 @@ export function defineConfig(input: ConfigInput): Config {
     retentionMs = 30 * DAY_MS,
   } = input;
   if (!source?.chain) throw new TypeError("source is missing: use source: stellarRpc({ … }).");
+  for (const [name, other] of Object.entries(sources)) {
+    if (!other?.chain) throw new TypeError(`sources.${name} is no source: use dataLake({ … }).`);
+    if (other.passphrase !== source.passphrase || other.chain.epoch !== source.chain.epoch) {
+      throw new TypeError(`sources.${name} is of another chain than source: give both the same network.`);
+    }
+  }
   if (!(projections?.length > 0)) {
     throw new TypeError("projections is empty: list what defineProjection() returned.");
   }
@@ -101,7 +110,18 @@ export function defineConfig(input: ConfigInput): Config {
       typeOwners.set(type, projection.name);
     }
   }
-  return { kind: "config", source, projections, onGap, leaseMs, deliveries, deliver, retentionMs, http };
+  return {
+    kind: "config",
+    source,
+    sources,
+    projections,
+    onGap,
+    leaseMs,
+    deliveries,
+    deliver,
+    retentionMs,
+    http,
+  };
 }
 
 function readDeliveriesPlace(place: DeliveriesPlace): Config["deliveries"] {
@@ -133,10 +153,17 @@ function checkDeliverSettings({ allowNetworks = [], ...numbers }: DeliverSetting
   }
 }
 
-/** Every contract that some projection watches. Throws a `TypeError` where two start at different ledgers. */
-export function watchedContracts(config: Config): readonly Pick<Contract, "id" | "startLedger">[] {
-  const byId = new Map<string, Pick<Contract, "id" | "startLedger">>();
-  for (const { id, startLedger } of config.projections.flatMap(({ contracts }) => Object.values(contracts))) {
+/** A contract that is watched because the config names it. */
+type Watched = Pick<ContractWithId, "id" | "startLedger">;
+
+/**
+ * Every contract with an id that some projection watches, and the factories of those that are discovered. Throws a
+ * `TypeError` where two start at different ledgers.
+ */
+export function watchedContracts(config: Config): readonly Watched[] {
+  const byId = new Map<string, Watched>();
+  for (const contract of config.projections.flatMap(({ contracts }) => Object.values(contracts))) {
+    const { id, startLedger } = isDiscovered(contract) ? contract.id.factory : contract;
     const known = byId.get(id);
     if (known && known.startLedger !== startLedger) {
       throw new TypeError(

@@ -2,7 +2,7 @@ import { scv } from "@fencepost/simulator";
 import { expect, test } from "vitest";
 import { z } from "zod";
 import { rawEvent } from "../xdr/eventReader.ts";
-import { type ContractInput, defineContract, type EventShapes } from "./contract.ts";
+import { type ContractInput, defineContract, discoveredBy, type EventShapes } from "./contract.ts";
 
 const ID = scv.contractId("pool");
 const events = { locked: z.object({ amount: z.bigint() }) };
@@ -62,4 +62,36 @@ test.each<[string, Partial<Record<keyof ContractInput<EventShapes>, unknown>>, R
   const define = () => defineContract({ id: ID, startLedger: 1, events, ...wrong } as never);
   expect(define).toThrow(TypeError);
   expect(define).toThrow(message);
+});
+
+const factory = defineContract({
+  id: ID,
+  startLedger: 1,
+  events: { made: z.object({ pool: z.string(), pair: z.object({ share: z.string() }) }) },
+});
+
+test("a contract that is found is known by its factory, the event and the field, however the code names it", () => {
+  const contract = defineContract({ id: discoveredBy(factory, "made", (e) => e.pool), events });
+  expect(contract).toMatchObject({ kind: "contract", id: { rule: `${ID}/made/pool`, event: "made" } });
+  expect(contract).not.toHaveProperty("startLedger");
+  expect(discoveredBy(factory, "made", ({ pool }) => pool).rule).toBe(`${ID}/made/pool`);
+  expect(discoveredBy(factory, "made", (e) => e.pair.share).rule).toBe(`${ID}/made/pair.share`);
+});
+
+test("what picks more than a field is known by its text", () => {
+  const chosen = () => discoveredBy(factory, "made", (e) => (e.pool === "none" ? null : e.pool)).rule;
+  const trimmed = discoveredBy(factory, "made", (e) => e.pool.trim()).rule;
+  expect(chosen()).toMatch(/\/made\/[0-9a-f]{16}$/);
+  expect(chosen()).toBe(chosen());
+  expect(trimmed).toMatch(/\/made\/[0-9a-f]{16}$/);
+  expect(trimmed).not.toBe(chosen());
+});
+
+test("a factory needs an id of its own, and declares the event", () => {
+  const found = defineContract({ id: discoveredBy(factory, "made", (e) => e.pool), events });
+  // biome-ignore lint/suspicious/noExplicitAny: what JavaScript may pass
+  const unchecked = discoveredBy as (factory: any, event: string, pick: () => string) => unknown;
+  expect(() => unchecked(found, "locked", () => ID)).toThrow(/a factory with an id of its own/);
+  expect(() => unchecked(factory, "unmade", () => ID)).toThrow(/declares no event "unmade"/);
+  expect(() => defineContract({ ...found, startLedger: 5 } as never)).toThrow(/leave startLedger out/);
 });

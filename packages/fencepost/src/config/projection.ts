@@ -4,7 +4,7 @@ import type { NodePgDatabase } from "drizzle-orm/node-postgres";
 import type { PgTable } from "drizzle-orm/pg-core";
 import { isMessageType } from "../message/payload.ts";
 import type { ScValue } from "../xdr/scValue.ts";
-import type { Contract, EventData } from "./contract.ts";
+import { type Contract, type EventData, isDiscovered } from "./contract.ts";
 
 /** An event as a handler sees it. */
 export interface ProjectedEvent<Name extends string = string, Data = unknown> {
@@ -123,18 +123,19 @@ export function defineProjection<C extends Contracts, Messages extends MessageSh
     throw new TypeError(`The version of projection ${name} is ${version}: use 1, 2, 3 …`);
   }
   const aliasOf = new Map<string, string>();
-  for (const [alias, { id }] of Object.entries(contracts)) {
+  for (const [alias, contract] of Object.entries(contracts)) {
     if (alias.includes(":")) {
       throw new TypeError(
         `Projection ${name} calls a contract ${JSON.stringify(alias)}: leave out the colon.`,
       );
     }
     // Two handlers for one event could emit one message twice, and which is kept would be left to chance.
-    const other = aliasOf.get(id);
+    const known = isDiscovered(contract) ? contract.id.rule : contract.id;
+    const other = aliasOf.get(known);
     if (other !== undefined) {
-      throw new TypeError(`Projection ${name} has the contract ${id} twice, as ${other} and as ${alias}.`);
+      throw new TypeError(`Projection ${name} has the contract ${known} twice, as ${other} and as ${alias}.`);
     }
-    aliasOf.set(id, alias);
+    aliasOf.set(known, alias);
   }
   for (const [type, schema] of Object.entries(messages)) {
     if (!isMessageType(type)) {
@@ -162,6 +163,30 @@ export function defineProjection<C extends Contracts, Messages extends MessageSh
   // A handler takes exactly the events of its key, so the loss of that type is sound.
   const on = input.on as unknown as Projection["on"];
   return { kind: "projection", name, version, contracts, tables, messages, on };
+}
+
+/** Under which alias a projection has the contract of an event: by its id, or else by a rule that found it. */
+export function contractOf(
+  { contracts }: Pick<Projection, "contracts">,
+  event: { readonly contractId: string | null; readonly foundBy: readonly string[] },
+): { readonly alias: string; readonly contract: Contract } | undefined {
+  const all = Object.entries(contracts);
+  const found =
+    all.find(([, contract]) => contract.id === event.contractId) ??
+    all.find(([, contract]) => isDiscovered(contract) && event.foundBy.includes(contract.id.rule));
+  return found && { alias: found[0], contract: found[1] };
+}
+
+/** How the events of a projection are found: by contract ids, and by the rules that find others. */
+export function contractsToRead({ contracts }: Pick<Projection, "contracts">): {
+  readonly contractIds: readonly string[];
+  readonly rules: readonly string[];
+} {
+  const all = Object.values(contracts);
+  return {
+    contractIds: all.flatMap((contract) => (isDiscovered(contract) ? [] : [contract.id])),
+    rules: all.flatMap((contract) => (isDiscovered(contract) ? [contract.id.rule] : [])),
+  };
 }
 
 function isReservedSchema(name: string): boolean {

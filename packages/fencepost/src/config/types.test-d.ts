@@ -3,10 +3,17 @@ import type { FencingToken } from "@fencepost/token";
 import { pgTable, text } from "drizzle-orm/pg-core";
 import { expectTypeOf } from "vitest";
 import { z } from "zod";
-import { defineConfig, defineContract, defineProjection, i128, stellarRpc } from "../index.ts";
-import { rawEvent } from "../xdr/eventReader.ts";
-import type { DecodedEvent } from "../xdr/scValue.ts";
-import { specEvent } from "../xdr/specEvent.ts";
+import {
+  type DecodedEvent,
+  defineConfig,
+  defineContract,
+  defineProjection,
+  discoveredBy,
+  i128,
+  rawEvent,
+  specEvent,
+  stellarRpc,
+} from "../index.ts";
 
 const pool = defineContract({
   id: "C…",
@@ -85,6 +92,46 @@ defineProjection({
 defineProjection({ ...generatedStart, on: { "generated:pool": () => {} } });
 // @ts-expect-error what reads nothing
 defineContract({ id: "C…", startLedger: 1, events: { swap: { read: 5 } } });
+
+// ── contracts that an event of another one names ─────────────────────────────────────────────────────────
+const factory = defineContract({
+  id: "C…",
+  startLedger: 1,
+  events: {
+    pool_created: z.object({ pool: z.string(), fee: z.number() }),
+    closed: z.object({ last: z.string().nullable() }),
+  },
+});
+const found = defineContract({
+  id: discoveredBy(factory, "pool_created", (e) => {
+    expectTypeOf(e).toEqualTypeOf<{ pool: string; fee: number }>();
+    return e.pool;
+  }),
+  events: { swap: z.object({ amount: z.bigint() }) },
+});
+discoveredBy(factory, "closed", (e) => e.last);
+defineProjection({
+  ...start,
+  contracts: { factory, found },
+  on: {
+    "found:swap": ({ event }) => {
+      expectTypeOf(event.data).toEqualTypeOf<{ amount: bigint }>();
+      expectTypeOf(event.contractId).toEqualTypeOf<string>();
+    },
+    // @ts-expect-error a misspelt event of a contract that is found
+    "found:swop": () => {},
+  },
+});
+// @ts-expect-error a misspelt event of the factory
+discoveredBy(factory, "pool_made", () => "C…");
+// @ts-expect-error a field that the event does not have
+discoveredBy(factory, "pool_created", (e) => e.pol);
+// @ts-expect-error what is no id
+discoveredBy(factory, "pool_created", (e) => e.fee);
+// @ts-expect-error a factory is watched by its id
+discoveredBy(found, "swap", () => "C…");
+// @ts-expect-error a contract that is found starts at the ledger that made it
+defineContract({ id: discoveredBy(factory, "closed", (e) => e.last), startLedger: 1, events: {} });
 
 const projection = defineProjection({ ...start, on: { "claims:claimed": () => {} } });
 defineConfig({

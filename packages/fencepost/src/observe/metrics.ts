@@ -4,6 +4,13 @@ import { Counter, Gauge, Registry } from "prom-client";
 export interface Metrics {
   readonly registry: Registry;
   stored(stream: string, stored: { events: number; replayed: number; ledger: number }): void;
+  /** A hole was found, or has grown. */
+  gapFound(stream: string, gap: { fromLedger: number; throughLedger: number; accepted: boolean }): void;
+  /** One of several nodes is set aside, or asked again. */
+  nodeChanged(
+    stream: string,
+    event: { node: string } & ({ kind: "aside"; reason: string } | { kind: "back" }),
+  ): void;
   projected(projection: string, done: { events: number; messages: number; misfits: number }): void;
   dispatched(report: { messages: number; deliveries: number }): void;
   attemptEnded(outcome: string): void;
@@ -25,6 +32,15 @@ export function createMetrics(): Metrics {
     new Counter({ name: `fencepost_${name}`, help, labelNames, registers });
   const events = counter("events_stored_total", "Events stored.", ["stream"]);
   const replays = counter("events_replayed_total", "Events that were stored already.", ["stream"]);
+  const gaps = counter("gaps_found_total", "Holes found in the source, and growths of them.", [
+    "stream",
+    "accepted",
+  ]);
+  const setAside = counter("nodes_set_aside_total", "How often a node was set aside, and why.", [
+    "stream",
+    "node",
+    "reason",
+  ]);
   const projected = counter("events_projected_total", "Events applied by a projection.", ["projection"]);
   const messages = counter("messages_total", "Messages made by a projection.", ["projection"]);
   const misfits = counter("events_set_aside_total", "Events that do not fit their declared shape.", [
@@ -39,6 +55,7 @@ export function createMetrics(): Metrics {
   const gauge = (name: string, help: string, labelNames: string[] = []) =>
     new Gauge({ name: `fencepost_${name}`, help, labelNames, registers });
   const ledger = gauge("stream_ledger", "The ledger read last.", ["stream"]);
+  const aside = gauge("node_aside", "1 while a node is not asked, 0 when it is again.", ["stream", "node"]);
   const dueLag = gauge(
     "deliveries_due_lag_seconds",
     "How long the oldest delivery has been due that no order holds back.",
@@ -52,6 +69,12 @@ export function createMetrics(): Metrics {
       events.inc({ stream }, stored.events);
       replays.inc({ stream }, stored.replayed);
       ledger.set({ stream }, stored.ledger);
+    },
+    gapFound: (stream, { accepted }) => gaps.inc({ stream, accepted: String(accepted) }),
+    nodeChanged(stream, event) {
+      const { node } = event;
+      aside.set({ stream, node }, event.kind === "aside" ? 1 : 0);
+      if (event.kind === "aside") setAside.inc({ stream, node, reason: event.reason });
     },
     projected(projection, done) {
       projected.inc({ projection }, done.events);

@@ -1,4 +1,4 @@
-import type { Projection } from "../config/projection.ts";
+import { contractOf, type Projection } from "../config/projection.ts";
 import { EventContentMismatchError, type Message } from "../message/payload.ts";
 import type { DatabaseClient } from "../store/postgres/database.ts";
 import { insertMessages } from "../store/postgres/messages.ts";
@@ -88,9 +88,10 @@ async function handleEvent(
   { projection, decoder }: ApplyContext,
   event: StoredEvent,
 ): Promise<Outcome> {
-  const contract = Object.entries(projection.contracts).find(([, { id }]) => id === event.contractId);
-  if (!contract) return NOTHING;
-  const [alias, { events: shapes }] = contract;
+  const found = contractOf(projection, event);
+  if (!found) return NOTHING;
+  const { alias, contract } = found;
+  const shapes = contract.events;
   let handler = alias;
   try {
     const name = declaredName(event, shapes, decoder);

@@ -1,4 +1,4 @@
-import type { Projection } from "../config/projection.ts";
+import { contractsToRead, type Projection } from "../config/projection.ts";
 import { leaseName } from "../lease/holder.ts";
 import { type CommitDecision, decideCommit, StaleTermError } from "../lease/term.ts";
 import type { Log } from "../observe/log.ts";
@@ -54,6 +54,8 @@ export async function projectStep(context: ProjectContext, term: bigint): Promis
   const row = await readProjection(database, projection.name, projection.version);
   if (row?.term !== term) throw staleTerm(projection, term, "stale_term");
   if (row.state === "retired") return { waitMs: RETIRED_WAIT_MS };
+  // A rule that is new has not looked at every stored event: whose events these are is not known yet.
+  if (!row.discovered && contractsToRead(projection).rules.length > 0) return "idle";
 
   let batch: Batch = { through: row.newestSeq, overtake: false };
   if (row.state === "building") {
@@ -121,7 +123,7 @@ async function commitBatch(context: ProjectContext, row: ProjectionRow, batch: B
       projection: name,
       after: locked.cursor,
       through,
-      contractIds: Object.values(projection.contracts).map((contract) => contract.id),
+      ...contractsToRead(projection),
       limit: BATCH_EVENTS,
     });
     await useVersionSchema(client, name, version);

@@ -74,7 +74,7 @@ async function openEmptyDatabase(): Promise<Database> {
   });
   const { database } = await opening;
   await database.query(
-    "TRUNCATE fencepost.streams, fencepost.watches, fencepost.events, fencepost.conflicts, fencepost.gaps, fencepost.quarantine",
+    "TRUNCATE fencepost.streams, fencepost.watches, fencepost.events, fencepost.conflicts, fencepost.gaps, fencepost.quarantine, fencepost.discoveries",
   );
   return database;
 }

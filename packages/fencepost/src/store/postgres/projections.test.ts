@@ -155,6 +155,7 @@ test("events are read in their order, within bounds, without what is set aside, 
     const { events, lookedThrough } = await readEventsAfter(db.database, {
       ...query,
       contractIds: [contract],
+      rules: [],
     });
     return {
       seqs: events.map(({ seq }) => Number(seq - start)),

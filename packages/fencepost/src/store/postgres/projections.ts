@@ -19,6 +19,8 @@ export interface StoredEvent {
   readonly token: FencingToken;
   readonly seq: bigint;
   readonly contractId: string;
+  /** The rules by which the contract was found, of those asked about. */
+  readonly foundBy: readonly string[];
   readonly txHash: string;
   readonly ledger: number;
   readonly closedAt: Date;
@@ -31,16 +33,19 @@ export interface StoredEvent {
 const PROJECTION_COLUMNS = `name, version, stream, cursor, emit_after AS "emitAfter", state, fingerprint, term,
   stopped_token AS "stoppedToken"`;
 
-/** The row of a version with the seq that its stream has got to. */
+/**
+ * The row of a version with the seq that its stream has got to, and whether every event up to there was looked at for
+ * contracts that it names.
+ */
 export async function readProjection(
   db: Queryable,
   name: string,
   version: number,
-): Promise<(ProjectionRow & { readonly newestSeq: bigint }) | undefined> {
-  const { rows } = await db.query<ProjectionRow & { newestSeq: bigint }>(
-    `SELECT ${PROJECTION_COLUMNS},
-            coalesce((SELECT seq FROM fencepost.streams s WHERE s.stream = p.stream), 0) AS "newestSeq"
-     FROM fencepost.projections p WHERE name = $1 AND version = $2`,
+): Promise<(ProjectionRow & { readonly newestSeq: bigint; readonly discovered: boolean }) | undefined> {
+  const { rows } = await db.query<ProjectionRow & { newestSeq: bigint; discovered: boolean }>(
+    `SELECT p.*, coalesce(s.seq, 0) AS "newestSeq", coalesce(s.discovered_seq = s.seq, true) AS discovered
+     FROM (SELECT ${PROJECTION_COLUMNS} FROM fencepost.projections WHERE name = $1 AND version = $2) p
+     LEFT JOIN fencepost.streams s ON s.stream = p.stream`,
     [name, version],
   );
   return rows[0];
@@ -136,7 +141,7 @@ export async function promoteProjection(
 }
 
 /**
- * The next events of the watched contracts after a seq, up to `limit`, and how far was looked: the last seq of a
+ * The next events of these contracts, and of those that the rules found, after a seq, up to `limit`, and how far was looked: the last seq of a
  * full batch, otherwise the newest one. Seq are committed in their order, so nothing can appear below it later.
  */
 export async function readEventsAfter(
@@ -148,6 +153,7 @@ export async function readEventsAfter(
     /** Not beyond this seq, nor beyond the newest one. */
     readonly through: bigint;
     readonly contractIds: readonly string[];
+    readonly rules: readonly string[];
     readonly limit: number;
   },
 ): Promise<{ readonly events: readonly StoredEvent[]; readonly lookedThrough: bigint }> {
@@ -160,13 +166,19 @@ export async function readEventsAfter(
   if (through <= query.after) return { events: [], lookedThrough: query.after };
   const { rows } = await db.query<StoredEvent>(
     `SELECT token, seq, contract_id AS "contractId", tx_hash AS "txHash", ledger::int AS ledger,
-            closed_at AS "closedAt", topics, value,
+            closed_at AS "closedAt", topics, value, coalesce(f.rules, '{}') AS "foundBy",
             EXISTS (SELECT FROM fencepost.skips s WHERE s.projection = $2 AND s.token = e.token) AS skipped
      FROM fencepost.events e
-     WHERE stream = $1 AND seq > $3 AND seq <= $4 AND contract_id = ANY($5) AND type = 'contract'
+     LEFT JOIN LATERAL (
+       SELECT array_agg(rule) AS rules FROM fencepost.discoveries d
+       WHERE d.contract_id = e.contract_id AND d.rule = ANY($7) AND d.stream = e.stream AND d.ledger <= e.ledger
+         AND d.epoch = split_part(e.token, '-', 2)
+     ) f ON cardinality($7::text[]) > 0
+     WHERE stream = $1 AND seq > $3 AND seq <= $4 AND (contract_id = ANY($5) OR f.rules IS NOT NULL)
+       AND type = 'contract'
        AND NOT EXISTS (SELECT FROM fencepost.quarantine q WHERE q.token = e.token AND q.projection = '')
      ORDER BY seq LIMIT $6`,
-    [query.stream, query.projection, query.after, through, query.contractIds, query.limit],
+    [query.stream, query.projection, query.after, through, query.contractIds, query.limit, query.rules],
   );
   const last = rows.length === query.limit ? rows.at(-1)?.seq : undefined;
   return { events: rows, lookedThrough: last ?? through };

@@ -118,7 +118,9 @@ export interface FoundWatch {
   readonly token: FencingToken;
 }
 
-/** Watches what was found, each from the ledger that named it. Those watched already stay as they are. */
+/**
+ * Records what was found, and watches it, each from the ledger that named it. Those watched already stay as they are.
+ */
 export async function insertFoundWatches(
   client: DatabaseClient,
   stream: string,
@@ -126,9 +128,16 @@ export async function insertFoundWatches(
 ): Promise<void> {
   if (found.length === 0) return;
   await client.query(
-    `INSERT INTO fencepost.watches (stream, contract_id, start_ledger, next_ledger, found_by, found_in)
-     SELECT DISTINCT ON (id) $1, id, ledger, ledger, rule, token
-     FROM unnest($2::text[], $3::bigint[], $4::text[], $5::text[]) AS f(id, ledger, rule, token) ORDER BY id, token
+    `WITH found AS (
+       SELECT * FROM unnest($2::text[], $3::bigint[], $4::text[], $5::text[]) AS f(id, ledger, rule, token)
+     ), recorded AS (
+       INSERT INTO fencepost.discoveries AS d (contract_id, rule, stream, epoch, ledger)
+       SELECT id, rule, $1, split_part(token, '-', 2), min(ledger) FROM found GROUP BY 1, 2, 4
+       ON CONFLICT (contract_id, rule, stream, epoch) DO UPDATE SET ledger = excluded.ledger
+         WHERE d.ledger > excluded.ledger
+     )
+     INSERT INTO fencepost.watches (stream, contract_id, start_ledger, next_ledger, found_by, found_in)
+     SELECT DISTINCT ON (id) $1, id, ledger, ledger, rule, token FROM found ORDER BY id, token
      ON CONFLICT (stream, contract_id) DO NOTHING`,
     [
       stream,

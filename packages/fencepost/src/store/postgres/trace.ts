@@ -9,6 +9,8 @@ export interface TracedEvent {
   readonly seq: bigint;
   readonly type: string;
   readonly contractId: string | null;
+  /** The rules by which the contract was found. */
+  readonly foundBy: readonly string[];
   readonly txHash: string;
   readonly ledger: number;
   readonly closedAt: Date;
@@ -148,6 +150,9 @@ async function readEvent(db: Queryable, token: FencingToken): Promise<TracedEven
   const { rows } = await db.query<TracedEvent>(
     `SELECT token, stream, seq, type, contract_id AS "contractId", tx_hash AS "txHash", ledger::int AS ledger,
             closed_at AS "closedAt", stored_at AS "storedAt", late, topics, value,
+            ARRAY(SELECT rule FROM fencepost.discoveries d
+                  WHERE d.contract_id = e.contract_id AND d.stream = e.stream AND d.ledger <= e.ledger
+                    AND d.epoch = split_part(e.token, '-', 2)) AS "foundBy",
             (SELECT reason FROM fencepost.quarantine q WHERE q.token = e.token AND q.projection = '') AS undecodable,
             (SELECT count(*)::int FROM fencepost.conflicts c WHERE c.token = e.token) AS conflicts
      FROM fencepost.events e WHERE token = $1`,

@@ -14,6 +14,16 @@ ALTER TABLE fencepost.watches
   ADD COLUMN earlier_next bigint,                   -- its start was set back: this part of its past is still to be
   ADD COLUMN earlier_end  bigint;                   -- read, up to here, which is not in it; NULL: nothing is
 
+-- What events of factories named, for good: projections go by it, also when the chain began anew or a rule is gone.
+CREATE TABLE fencepost.discoveries (
+  contract_id text COLLATE "C" NOT NULL,
+  rule        text COLLATE "C" NOT NULL,
+  stream      text COLLATE "C" NOT NULL,
+  epoch       text NOT NULL,
+  ledger      bigint NOT NULL,                      -- of the first event that names it
+  PRIMARY KEY (contract_id, rule, stream, epoch)
+);
+
 -- A hole may be filled in parts, and open again for a contract that is added later.
 ALTER TABLE fencepost.gaps
   DROP CONSTRAINT gaps_pkey,

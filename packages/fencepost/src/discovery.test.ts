@@ -1,0 +1,191 @@
+// Contracts that a factory makes, from the config to the rows: a real database, a node over HTTP, the engine.
+import { type Chain, type EventSpec, scv, startChain, startRpc } from "@fencepost/simulator";
+import type { FencingToken } from "@fencepost/token";
+import { sql } from "drizzle-orm";
+import { integer, pgTable, text } from "drizzle-orm/pg-core";
+import { afterEach, expect, test } from "vitest";
+import { z } from "zod";
+import { created, FACTORY } from "./__tests__/support/factory.ts";
+import { createTestDatabase } from "./__tests__/support/testDatabase.ts";
+import { waitUntil } from "./__tests__/support/waitUntil.ts";
+import { defineConfig } from "./config/config.ts";
+import { defineContract, discoveredBy } from "./config/contract.ts";
+import { defineProjection, type Projection } from "./config/projection.ts";
+import { discoveryOf } from "./discovery.ts";
+import { type Engine, prepare, startEngine } from "./engine.ts";
+import { createLog } from "./observe/log.ts";
+import { stellarRpc } from "./source/stellarRpc.ts";
+import { type Database, openDatabase } from "./store/postgres/database.ts";
+import type { NamingEvent } from "./store/postgres/streams.ts";
+
+const [P, Q, R] = ["p", "q", "r"].map(scv.contractId) as [string, string, string];
+const closing: (() => Promise<unknown>)[] = [];
+afterEach(async () => {
+  for (const close of closing.splice(0).reverse()) await close();
+});
+
+const factory = defineContract({
+  id: FACTORY,
+  startLedger: 1,
+  events: { pool_created: z.object({ pool: z.string() }) },
+});
+const pool = defineContract({
+  id: discoveredBy(factory, "pool_created", (e) => e.pool),
+  events: { swap: z.object({ amount: z.number() }) },
+});
+const swaps = pgTable("swaps", {
+  token: text().primaryKey(),
+  pool: text().notNull(),
+  amount: integer().notNull(),
+  times: integer().notNull(),
+});
+
+/** A row a swap, and how often it was projected. */
+function swapsProjection(version: number): Projection {
+  return defineProjection({
+    name: "swaps",
+    version,
+    contracts: { pool },
+    tables: { swaps },
+    on: {
+      "pool:swap": async ({ event, db }) => {
+        const { token, contractId, data } = event;
+        await db
+          .insert(swaps)
+          .values({ token, pool: contractId, amount: data.amount, times: 1 })
+          .onConflictDoUpdate({ target: swaps.token, set: { times: sql`${swaps.times} + 1` } });
+      },
+    },
+  });
+}
+
+let amount = 0;
+const swap = (contract: string, tx: number) => ({
+  contract,
+  topics: [scv.sym("swap")],
+  value: scv.struct({ amount: scv.u32(++amount) }),
+  tx,
+});
+
+/** Ledgers with a swap in each of these contracts. */
+function closeSwaps(chain: Chain, count: number, contracts: readonly string[]): void {
+  for (let i = 0; i < count; i++) chain.close({ events: contracts.map((id, n) => swap(id, n + 2)) });
+}
+
+interface Bench {
+  readonly chain: Chain;
+  readonly database: Database;
+  run(projection: Projection): Promise<Engine>;
+  rows(): Promise<readonly { pool: string; amount: number; times: number }[]>;
+}
+
+async function open(): Promise<Bench> {
+  const chain = startChain();
+  const rpc = await startRpc({ chain });
+  closing.push(rpc.close);
+  const testDatabase = await createTestDatabase();
+  closing.push(testDatabase.drop);
+  const database = openDatabase(testDatabase.url);
+  closing.push(database.close);
+  return {
+    chain,
+    database,
+    async run(projection) {
+      const source = stellarRpc({ network: "testnet", urls: rpc.url, pollMs: 20 });
+      const config = defineConfig({ source, projections: [projection] });
+      const { signal } = new AbortController();
+      await prepare({ database, config }, { adopt: false, rebuildChanged: false, signal });
+      const engine = await startEngine({ database, config, log: createLog("error") });
+      closing.push(() => engine.stop());
+      return engine;
+    },
+    async rows() {
+      const { rows } = await database.query<{ pool: string; amount: number; times: number }>(
+        "SELECT pool, amount, times FROM swaps.swaps ORDER BY amount",
+      );
+      return rows;
+    },
+  };
+}
+
+const amountsOf = (rows: readonly { amount: number }[]) => rows.map((row) => row.amount);
+
+/** Waits until the projection has as many rows. */
+async function untilRows(bench: Bench, count: number): Promise<void> {
+  await waitUntil(async () => (await bench.rows()).length >= count, {
+    what: `${count} swaps are projected`,
+    timeoutMs: 30_000,
+  });
+}
+
+test("contracts that a factory makes while the engine runs are projected, each event once, also after a restart and in a rebuild", async () => {
+  amount = 0;
+  const bench = await open();
+  const { chain } = bench;
+  closeSwaps(chain, 2, [P]); // 1, 2: before anybody knows of it
+  chain.close({ events: [created(P), swap(P, 2)] }); // 3
+  closeSwaps(chain, 20, [P]); // to 23
+  const first = await bench.run(swapsProjection(1));
+  await untilRows(bench, 21);
+  chain.close({ events: [created(Q), swap(Q, 2), swap(P, 3)] }); // 24, 25
+  closeSwaps(chain, 3, [P, Q]); // to 31
+  await untilRows(bench, 29);
+  await first.stop();
+  chain.close({ events: [swap(R, 2)] }); // 32: not yet made
+  chain.close({ events: [created(R), swap(R, 2)] }); // 33
+  closeSwaps(chain, 5, [P, Q, R]); // to 48
+  const second = await bench.run(swapsProjection(1));
+  await untilRows(bench, 45);
+  const live = await bench.rows();
+  expect(live.every(({ times }) => times === 1)).toBe(true);
+  const wanted = Array.from({ length: 48 }, (_, i) => i + 1).filter((n) => ![1, 2, 32].includes(n));
+  expect(amountsOf(live)).toEqual(wanted);
+  expect(new Set(live.map((row) => row.pool))).toEqual(new Set([P, Q, R]));
+  await second.stop();
+
+  await bench.run(swapsProjection(2));
+  await waitUntil(
+    async () => {
+      const { rows } = await bench.database.query(
+        "SELECT FROM fencepost.projections WHERE version = 2 AND state = 'live'",
+      );
+      return rows.length === 1;
+    },
+    { what: "version 2 is live", timeoutMs: 30_000 },
+  );
+  expect(await bench.rows()).toEqual(live);
+});
+
+test("a rule reads its own event by the shape of its factory, and tells why an event names nobody", async () => {
+  const source = stellarRpc({ network: "testnet", urls: "http://127.0.0.1:9" });
+  const picky = defineContract({
+    id: discoveredBy(factory, "pool_created", (e) => {
+      if (e.pool === P) return null;
+      if (e.pool === Q) throw new Error("not this one");
+      return e.pool;
+    }),
+    events: { swap: z.object({ amount: z.number() }) },
+  });
+  const projection = { ...swapsProjection(1), contracts: { pool, picky } };
+  const { rules, find } = discoveryOf(defineConfig({ source, projections: [projection] }));
+  const [plain = "", own = ""] = rules.map(({ name }) => name);
+  expect(rules).toEqual([
+    { name: `${FACTORY}/pool_created/pool`, factoryId: FACTORY },
+    { name: own, factoryId: FACTORY },
+  ]);
+  const named = (fields: Partial<EventSpec>, contractId = FACTORY): NamingEvent => {
+    const { topics = [], value } = { ...created(P), ...fields };
+    return { contractId, token: "" as FencingToken, ledger: 1, topics, value };
+  };
+  expect(await find(named({}, P))).toEqual([]);
+  expect(await find(named({ topics: [scv.sym("closed")] }))).toEqual([]);
+  expect(await find(named({}))).toEqual([{ rule: plain, contractId: P }]);
+  expect(await find(named(created(Q)))).toEqual([
+    { rule: plain, contractId: Q },
+    { rule: own, misfit: "Error: not this one" },
+  ]);
+  expect(await find(named({ value: scv.u32(5) }))).toEqual([
+    { rule: plain, misfit: expect.stringContaining("expected object") },
+    { rule: own, misfit: expect.stringContaining("expected object") },
+  ]);
+});
