@@ -85,6 +85,20 @@ export class NotOnRecordError extends Error {
   override readonly name = "NotOnRecordError";
 }
 
+/** The config names no source like this. */
+export class UnknownSourceError extends Error {
+  override readonly name = "UnknownSourceError";
+
+  constructor(name: string, known: readonly string[]) {
+    super(
+      `There is no source ${name} in the config. ` +
+        (known.length === 0
+          ? `Write: sources: { ${/^[a-z]\w*$/i.test(name) ? name : "lake"}: dataLake({ … }) }.`
+          : `There ${known.length === 1 ? "is" : "are"}: ${known.join(", ")}.`),
+    );
+  }
+}
+
 /** There is no projection of this name in the database. */
 export class UnknownProjectionError extends Error {
   override readonly name = "UnknownProjectionError";

@@ -4,10 +4,12 @@ import { findPackageJSON } from "node:module";
 import { Argument, Command, Option } from "commander";
 import type { DeliveryState, Resolution } from "../store/deliveryStore.ts";
 import type { Missed } from "../store/webhook.ts";
+import type { CodegenCommandOptions } from "./codegenCommand.ts";
 import { describeError } from "./errors.ts";
 import {
   readFilter,
   readHeader,
+  readLedger,
   readLimit,
   readNumber,
   readTime,
@@ -97,6 +99,48 @@ projectCommand(program, "skip", "pass over one event in one projection, on the r
   .action(async (projection: string, token: string, options: ConfigOption & { reason: string }) =>
     (await import("./skipCommand.ts")).skip(projection, token, options),
   );
+
+projectCommand(program, "gaps", "list the ledgers that the source no longer had, and what became of them")
+  .option("--json", "as one JSON object", false)
+  .action(async (options: ConfigOption & { json: boolean }) =>
+    (await import("./sourcesCommand.ts")).listGaps(options),
+  );
+
+projectCommand(
+  program,
+  "backfill",
+  "read ledgers again, beside the running stream, and store what is missing",
+)
+  .requiredOption("--from <ledger>", "the first ledger", readLedger)
+  .requiredOption("--to <ledger>", "the last ledger", readLedger)
+  .option("--source <name>", "one of the config's sources; its source unless given")
+  .option("--json", "the report as one JSON object", false)
+  .action(async (options: ConfigOption & { from: number; to: number; source?: string; json: boolean }) =>
+    (await import("./sourcesCommand.ts")).backfillRange(options),
+  );
+
+const epoch = program.command("epoch").description("what to do when a network was reset");
+
+projectCommand(epoch, "begin", "go on with the new chain, whose epoch the config names")
+  .option("--from <ledger>", "the first ledger to read; the oldest unless given", readLedger)
+  .action(async (options: ConfigOption & { from?: number }) =>
+    (await import("./sourcesCommand.ts")).beginNextEpoch(options),
+  );
+
+const several = (value: string, before: readonly string[] = []): readonly string[] => [...before, value];
+
+projectCommand(program, "codegen", "write TypeScript for the events that contracts describe")
+  .option("--contract <contract>", "[name=]C…[@ledger|@latest|@oldest]; may be given again", several)
+  .option("--wasm <file>", "[name=]path of a wasm file; may be given again", several)
+  .option(
+    "--event <name>",
+    "an event in raw form, where the code describes none; may be given again",
+    several,
+  )
+  .option("--out <file>", "where to write; standard output unless given")
+  .addOption(new Option("--network <name>", "that of the config unless given").choices(["testnet", "pubnet"]))
+  .option("--rpc <urls>", "Stellar RPC nodes, with commas between; STELLAR_RPC_URL unless given")
+  .action(async (options: CodegenCommandOptions) => (await import("./codegenCommand.ts")).codegen(options));
 
 const webhooks = program.command("webhooks").description("add, change, list and test webhooks");
 

@@ -73,6 +73,12 @@ export function readNumber(text: string): number {
   return number;
 }
 
+export function readLedger(text: string): number {
+  const ledger = readNumber(text);
+  if (!Number.isInteger(ledger) || ledger < 1) throw new InvalidArgumentError("Use a ledger number from 1.");
+  return ledger;
+}
+
 export function readTime(text: string): Date {
   const time = new Date(text);
   if (Number.isNaN(time.getTime())) throw new InvalidArgumentError("Write a time as 2026-06-19T00:21:26Z.");

@@ -9,7 +9,7 @@ const NODE_MODULES = fileURLToPath(new URL("../../../../../node_modules", import
 
 export interface TestFolder {
   readonly path: string;
-  write(file: string, text: string): Promise<void>;
+  write(file: string, text: string | Uint8Array): Promise<void>;
   remove(): Promise<void>;
 }
 
