@@ -68,3 +68,26 @@ export class StreamMismatchError extends Error {
 export class BackfillRangeError extends Error {
   override readonly name = "BackfillRangeError";
 }
+
+/** A producer gave a number again, with other content. The first stays; nothing of the call was stored. */
+export class ProducedConflictError extends Error {
+  override readonly name = "ProducedConflictError";
+  readonly token: FencingToken;
+
+  constructor(token: FencingToken) {
+    super(
+      `${token} is stored with another type, other data or another time, and one number stands for one event. Use ` +
+        "the next number for a new event.",
+    );
+    this.token = token;
+  }
+}
+
+/** The stream cannot be that of this producer. Nothing was stored. */
+export class ProducerStreamError extends Error {
+  override readonly name = "ProducerStreamError";
+
+  constructor(stream: string, why: string) {
+    super(`The stream ${stream} ${why}, so a producer cannot add to it. Use another name, or its own epoch.`);
+  }
+}
