@@ -1,4 +1,6 @@
 export { InvalidNetworkError } from "./address/addressRules.ts";
+export { type AuditOptions, AuditRangeError, audit } from "./audit/audit.ts";
+export type { AuditReport, Findings } from "./audit/report.ts";
 export {
   type CodegenOptions,
   type CodegenResult,
@@ -56,6 +58,12 @@ export {
 } from "./dispatcher.ts";
 export { type Engine, type EngineOptions, prepare, startEngine } from "./engine.ts";
 export {
+  type ExportOptions,
+  ExportRangeError,
+  type ExportReport,
+  exportEvents,
+} from "./export/exportEvents.ts";
+export {
   type BackfillOptions,
   type BackfillProgress,
   type BackfillReport,
@@ -104,6 +112,8 @@ export {
 } from "./source/errors.ts";
 export type { CustomNetwork, NetworkOption } from "./source/networks.ts";
 export type { NodeState, Provider } from "./source/nodes.ts";
+export { ContractNotRecordedError, type ReplayFault, ReplayFileError } from "./source/replayFile/errors.ts";
+export { type ReplayOptions, replay } from "./source/replayFile/replay.ts";
 export type {
   AsideReason,
   LedgerRef,

@@ -4,8 +4,10 @@ import { findPackageJSON } from "node:module";
 import { Argument, Command, Option } from "commander";
 import type { DeliveryState, Resolution } from "../store/deliveryStore.ts";
 import type { Missed } from "../store/webhook.ts";
+import type { AuditCommandOptions } from "./auditCommand.ts";
 import type { CodegenCommandOptions } from "./codegenCommand.ts";
 import { describeError } from "./errors.ts";
+import type { ExportCommandOptions } from "./exportCommand.ts";
 import {
   readFilter,
   readHeader,
@@ -119,6 +121,27 @@ projectCommand(
     (await import("./sourcesCommand.ts")).backfillRange(options),
   );
 
+const several = (value: string, before: readonly string[] = []): readonly string[] => [...before, value];
+
+projectCommand(
+  program,
+  "audit",
+  "read ledgers again and prove that every stage has them; exit code 1 where not",
+)
+  .requiredOption("--from <ledger>", "the first ledger", readLedger)
+  .requiredOption("--to <ledger>", "the last ledger", readLedger)
+  .option("--provider <number>", "ask that one of the source's urls alone, from 1", readNumber)
+  .option("--source <name>", "one of the config's sources; its source unless given")
+  .option("--json", "as one JSON object", false)
+  .action(async (options: AuditCommandOptions) => (await import("./auditCommand.ts")).auditRange(options));
+
+projectCommand(program, "export", "write stored events to a file that replay() reads")
+  .requiredOption("--out <file>", "the file; none is overwritten")
+  .option("--from <ledger>", "the first ledger; that of the first event unless given", readLedger)
+  .option("--to <ledger>", "the last ledger; the last one read unless given", readLedger)
+  .option("--contract <id>", "only this one; may be given again", several)
+  .action(async (options: ExportCommandOptions) => (await import("./exportCommand.ts")).exportFile(options));
+
 const epoch = program.command("epoch").description("what to do when a network was reset");
 
 projectCommand(epoch, "begin", "go on with the new chain, whose epoch the config names")
@@ -126,8 +149,6 @@ projectCommand(epoch, "begin", "go on with the new chain, whose epoch the config
   .action(async (options: ConfigOption & { from?: number }) =>
     (await import("./sourcesCommand.ts")).beginNextEpoch(options),
   );
-
-const several = (value: string, before: readonly string[] = []): readonly string[] => [...before, value];
 
 projectCommand(program, "codegen", "write TypeScript for the events that contracts describe")
   .option("--contract <contract>", "[name=]C…[@ledger|@latest|@oldest]; may be given again", several)

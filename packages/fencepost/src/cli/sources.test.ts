@@ -8,10 +8,13 @@ import { runCli } from "../__tests__/support/cliProcess.ts";
 import { createPoolProject, type TestFolder } from "../__tests__/support/cliProject.ts";
 import { type IngestBench, openIngest } from "../__tests__/support/ingest.ts";
 import { lockAssets, POOL_CONTRACT } from "../__tests__/support/pools.ts";
+import { ExportRangeError } from "../export/exportEvents.ts";
 import { StreamMismatchError } from "../ingest/errors.ts";
 import { specSection, wasmModule } from "../xdr/__tests__/specEntries.ts";
+import { auditRange } from "./auditCommand.ts";
 import { codegen } from "./codegenCommand.ts";
 import { UnknownSourceError } from "./errors.ts";
+import { exportFile } from "./exportCommand.ts";
 import { backfillRange, beginNextEpoch, describeProgress, listGaps, progressLine } from "./sourcesCommand.ts";
 
 /** The day on which simulated chains begin. */
@@ -49,6 +52,10 @@ afterAll(async () => {
   await project.remove();
 });
 
+const SIGNALS = ["SIGINT", "SIGTERM"] as const;
+const listenersBefore = SIGNALS.flatMap((signal) => process.listeners(signal));
+process.setMaxListeners(50);
+
 let printed: string;
 beforeEach(() => {
   printed = "";
@@ -61,6 +68,12 @@ beforeEach(() => {
 });
 afterEach(() => {
   vi.restoreAllMocks();
+  // Each command listens for its end, as a process of its own does.
+  for (const signal of SIGNALS) {
+    for (const listener of process.listeners(signal)) {
+      if (!listenersBefore.includes(listener)) process.off(signal, listener);
+    }
+  }
 });
 
 /** What a command prints. */
@@ -70,7 +83,7 @@ async function output(command: Promise<void>): Promise<string> {
   return printed;
 }
 
-it("a gap is listed, filled from a named source, and healed on record; a reset network goes on in its next epoch", async () => {
+it("a gap is listed, filled from a named source, healed, exported and audited; a reset network goes on in its next epoch", async () => {
   const { chain, rpc } = bench;
   expect(await output(listGaps({ ...config, json: false }))).toBe(
     "There are no gaps, and there were none.\n",
@@ -108,6 +121,29 @@ it("a gap is listed, filled from a named source, and healed on record; a reset n
     stored: 0,
     healed: 0,
   });
+
+  const out = join(project.path, "events.ndjson");
+  expect(await output(exportFile({ ...config, out, from: 2, to: 9 }))).toBe(
+    `${out}: 8 events of ledgers 2 to 9.\n`,
+  );
+  expect((await readFile(out, "utf8")).split("\n")).toHaveLength(8 + 3); // a header, an end, and a line's end
+  await expect(exportFile({ ...config, out })).rejects.toThrow("EEXIST");
+  const none = join(project.path, "none.ndjson");
+  await expect(exportFile({ ...config, out: none, from: 2, to: 99 })).rejects.toThrow(ExportRangeError);
+  await expect(readFile(none)).rejects.toThrow("ENOENT");
+
+  const audited = { ...config, from: 1, to: 10, json: false };
+  expect(await output(auditRange(audited))).toMatch(/events: 10 agree\n(.*\n)*No differences\.\n$/);
+  expect(process.exitCode).toBeUndefined();
+  await expect(auditRange({ ...audited, provider: 2 })).rejects.toThrow("has one provider only");
+  await bench.database.query("DELETE FROM fencepost.events WHERE ledger = 5");
+  expect(await output(auditRange({ ...audited, source: "second" }))).toMatch(
+    /events: 9 agree\n {2}missing: the source has it: testnet-20251217-0000000005-.*\n(.*\n)*DIFFERENCES: 1\n$/,
+  );
+  expect(process.exitCode).toBe(1);
+  process.exitCode = undefined;
+  expect(JSON.parse(await output(auditRange({ ...audited, json: true })))).toMatchObject({ differences: 1 });
+  process.exitCode = undefined;
 
   await expect(beginNextEpoch(config)).rejects.toThrow(StreamMismatchError);
   rpc.node.chain = startChain({ life: "second" });
