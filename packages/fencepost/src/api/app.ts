@@ -8,6 +8,7 @@ import { findApiKey } from "../store/postgres/apiKeys.ts";
 import type { Database } from "../store/postgres/database.ts";
 import { readDeliveryHealth, readProjections, readStreams } from "../store/postgres/status.ts";
 import { readTrace } from "../store/postgres/trace.ts";
+import { addAuditRoutes } from "./audits.ts";
 import { readBody } from "./body.ts";
 import { addDeliveryRoutes } from "./deliveries.ts";
 import { openApiDocument } from "./document.ts";
@@ -56,6 +57,7 @@ export function createApi(options: ApiOptions): ApiApp {
 
   addWebhookRoutes(app, options);
   addDeliveryRoutes(app, options);
+  addAuditRoutes(app, options);
   app.openapi(ROUTES.trace, async (c) => {
     const { token } = c.req.valid("param");
     const found = await readTrace(database, store, token);

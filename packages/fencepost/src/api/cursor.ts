@@ -1,7 +1,7 @@
 // Places in a list. To a caller they are opaque, so that what they hold may change.
 import { RefusedRequestError } from "./problem.ts";
 
-function cursorOf(place: string): string {
+export function cursorOf(place: string): string {
   return Buffer.from(place).toString("base64url");
 }
 

@@ -1,13 +1,22 @@
+import type { z } from "@hono/zod-openapi";
 import { isResolved } from "../dispatcher.ts";
+import { openProducer } from "../ingest/append.ts";
+import type { Database } from "../store/postgres/database.ts";
 import type { ApiApp, ApiOptions } from "./options.ts";
 import { RefusedRequestError } from "./problem.ts";
 import { ROUTES } from "./routes.ts";
+import type { NewEvent, StoredEvent } from "./schemas.ts";
 import { showDelivery, showDeliveryWithAttempts } from "./view.ts";
 
 /** Events of callers, and what becomes of a delivery. */
-export function addDeliveryRoutes(app: ApiApp, { dispatcher }: Pick<ApiOptions, "dispatcher">): void {
+export function addDeliveryRoutes(
+  app: ApiApp,
+  { dispatcher, database }: Pick<ApiOptions, "dispatcher" | "database">,
+): void {
   app.openapi(ROUTES.dispatchEvent, async (c) => {
-    const { event_type, event_id, data, fencing_token } = c.req.valid("json");
+    const body = c.req.valid("json");
+    const { event_type, event_id = "", data, fencing_token } = body;
+    if (body.stream !== undefined) return c.json(await appendEvent(database, dispatcher, body), 202);
     const { created, existing, forgotten } = await dispatcher.dispatch({
       event_type,
       event_id,
@@ -52,4 +61,18 @@ export function addDeliveryRoutes(app: ApiApp, { dispatcher }: Pick<ApiOptions, 
     const delivery = await dispatcher.attempt(c.req.valid("param").id);
     return c.json(showDelivery(delivery), 200);
   });
+}
+
+/** Stores the event of a producer; the dispatcher makes its deliveries. */
+async function appendEvent(
+  database: Database,
+  dispatcher: ApiOptions["dispatcher"],
+  { stream = "", epoch = "", n = "", event_type, data, occurred_at }: z.infer<typeof NewEvent>,
+): Promise<z.infer<typeof StoredEvent>> {
+  const producer = openProducer(database, { stream, epoch });
+  const occurredAt = occurred_at === undefined ? {} : { occurredAt: new Date(occurred_at) };
+  const [appended] = await producer.append([{ n: BigInt(n), type: event_type, data, ...occurredAt }]);
+  if (!appended) throw new Error("An event that was appended is told.");
+  if (appended.isNew) dispatcher.wake();
+  return { event_id: appended.eventId, fencing_token: appended.token, stored: appended.isNew };
 }

@@ -1,6 +1,7 @@
 // Which problem an error is. What is not named here is a fault of ours: it goes to the log and is not shown.
 import { InvalidTokenError } from "@fencepost/token";
 import { HTTPException } from "hono/http-exception";
+import { AuditRangeError } from "../audit/audit.ts";
 import {
   DeletedWebhookError,
   InactiveWebhookError,
@@ -9,6 +10,7 @@ import {
   UnknownDeliveryError,
   UnknownWebhookError,
 } from "../dispatch/errors.ts";
+import { ProducedConflictError, ProducerStreamError } from "../ingest/errors.ts";
 import { EventContentMismatchError, InvalidMessageError } from "../message/payload.ts";
 import { InvalidCursorError, TooManySecretsError } from "../store/errors.ts";
 import { ConnectionLostError, DatabaseUnreachableError } from "../store/postgres/errors.ts";
@@ -54,6 +56,9 @@ const KINDS: readonly (readonly [type: abstract new (...args: never[]) => Error,
   [InvalidMessageError, "invalid-message"],
   [InvalidTokenError, "invalid-message"],
   [EventContentMismatchError, "event-content-mismatch"],
+  [ProducedConflictError, "event-content-mismatch"],
+  [ProducerStreamError, "invalid-message"],
+  [AuditRangeError, "invalid-request"],
   [UnknownWebhookError, "not-found"],
   [UnknownDeliveryError, "not-found"],
   [InvalidRangeError, "invalid-request"],

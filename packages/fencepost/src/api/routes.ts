@@ -5,6 +5,8 @@ import { PROBLEM_TYPE, PROBLEMS, Problem, type ProblemKind } from "./problem.ts"
 import {
   Activate,
   ActivatedWebhook,
+  AuditQuery,
+  AuditReport,
   DeliveriesQuery,
   Delivery,
   DeliveryPage,
@@ -22,11 +24,14 @@ import {
   ReplayReport,
   Resolve,
   RotateSecret,
+  StoredEvent,
   Streams,
   Trace,
   TracePath,
   Webhook,
   WebhookChanges,
+  WebhookEventPage,
+  WebhookEventsQuery,
   WebhookPage,
   WebhookPath,
   WebhookWithSecrets,
@@ -203,6 +208,21 @@ const webhooks = {
       ...problems(...READ, "invalid-request", "not-found"),
     },
   }),
+  listWebhookEvents: createRoute({
+    operationId: "listWebhookEvents",
+    tags: ["webhooks"],
+    summary: "List the messages that a webhook was due",
+    description:
+      "With a fencing token, in token order, by the webhook's settings as they are now: hold what was received against it. A page may be short, or empty, and not the last.",
+    method: "get",
+    path: "/v1/webhooks/{id}/events",
+    security: SECURED,
+    request: { params: WebhookPath, query: WebhookEventsQuery },
+    responses: {
+      200: json("The messages, each with its delivery.", WebhookEventPage),
+      ...problems(...READ, "invalid-request", "not-found"),
+    },
+  }),
   replay: createRoute({
     operationId: "replay",
     tags: ["webhooks"],
@@ -225,13 +245,16 @@ const events = {
     tags: ["events"],
     summary: "Dispatch an event of your own",
     description:
-      "One delivery for each active webhook that takes it. The same event_id never makes a second one.",
+      "One delivery for each active webhook that takes it. The same event_id never makes a second one. With a stream it is stored under its fencing token, and its deliveries follow.",
     method: "post",
     path: "/v1/events",
     security: SECURED,
     request: { headers: IdempotencyHeader, body: body(NewEvent) },
     responses: {
-      202: json("The delivery of every webhook that takes it.", DispatchedEvent),
+      202: json(
+        "The delivery of every webhook that takes it; of a stream, what was stored.",
+        z.union([DispatchedEvent, StoredEvent]),
+      ),
       ...problems(...WRITE, "invalid-message", "event-content-mismatch"),
     },
   }),
@@ -299,6 +322,21 @@ const pipeline = {
     security: SECURED,
     request: { params: TracePath },
     responses: { 200: json("What is on record.", Trace), ...problems(...READ, "not-found") },
+  }),
+  audit: createRoute({
+    operationId: "audit",
+    tags: ["pipeline"],
+    summary: "Prove that ledgers are whole",
+    description:
+      "Reads up to 1,000 ledgers of the source again, and holds stored events, projections, messages and deliveries against them.",
+    method: "get",
+    path: "/v1/audit",
+    security: SECURED,
+    request: { query: AuditQuery },
+    responses: {
+      200: json("What was found.", AuditReport),
+      ...problems(...READ, "invalid-request", "not-found"),
+    },
   }),
   streams: createRoute({
     operationId: "streams",

@@ -143,7 +143,11 @@ export const NewEvent = z
     event_id: z
       .string()
       .regex(/^[\w:~-]{1,256}$/)
-      .openapi({ description: "Your own id of the event.", example: "order_4711" }),
+      .optional()
+      .openapi({
+        description: "Your own id of the event; needed unless stream is given.",
+        example: "order_4711",
+      }),
     // What JSON cannot hold is told from what is missing.
     data: z
       .unknown()
@@ -154,6 +158,42 @@ export const NewEvent = z
       .max(128)
       .optional()
       .openapi({ example: "pubnet-20150930-0063092990-0000027-0006-0000000002" }),
+    stream: z
+      .string()
+      .regex(/^[a-z0-9_]{1,32}$/)
+      .optional()
+      .openapi({
+        description:
+          "The stream of a producer that counts its own events: then epoch and n are needed too, and the id follows from them.",
+        example: "billing",
+      }),
+    epoch: z
+      .string()
+      .regex(/^\d{8}$/)
+      .optional()
+      .openapi({ description: "The day of the stream's epoch.", example: "20260101" }),
+    n: z
+      .string()
+      .regex(/^\d{1,20}$/)
+      .optional()
+      .openapi({ description: "The number of the event in its stream, in digits.", example: "4711" }),
+    occurred_at: anyTime().optional().openapi({ description: "Only with stream; now unless given." }),
+  })
+  .superRefine((event, context) => {
+    const isProduced = event.stream !== undefined;
+    const [needed, refused] = isProduced
+      ? ([
+          ["epoch", "n"],
+          ["event_id", "fencing_token"],
+        ] as const)
+      : ([["event_id"], ["epoch", "n", "occurred_at"]] as const);
+    const refuse = (field: string, message: string): void =>
+      context.addIssue({ code: "custom", path: [field], message });
+    for (const field of needed) if (event[field] === undefined) refuse(field, "is missing");
+    for (const field of refused) {
+      if (event[field] !== undefined)
+        refuse(field, isProduced ? "does not go with stream" : "needs a stream");
+    }
   })
   .openapi("NewEvent");
 
@@ -281,6 +321,91 @@ export const DispatchedEvent = z
       .openapi({ description: "Whether they had it cannot be known any more: not sent." }),
   })
   .openapi("DispatchedEvent");
+
+/** A producer's event: its deliveries are made from the outbox. */
+export const StoredEvent = z
+  .object({
+    event_id: z.string(),
+    fencing_token: z.string(),
+    stored: z.boolean().openapi({ description: "false: it was there before, and nothing was done." }),
+  })
+  .openapi("StoredEvent");
+
+export const WebhookEventsQuery = PageQuery.extend({
+  after: z
+    .string()
+    .max(128)
+    .optional()
+    .openapi({ description: "A fencing token: what comes after all that it stands for. Not with cursor." }),
+});
+
+const WebhookEvent = z
+  .object({
+    fencing_token: z.string(),
+    event_id: z.string(),
+    event_type: z.string(),
+    occurred_at: time(),
+    delivery_id: z.string().nullable().openapi({ description: "null: there is none yet, or it was pruned." }),
+    state: DeliveryState.nullable(),
+  })
+  .openapi("WebhookEvent");
+
+export const WebhookEventPage = z
+  .object({
+    items: z.array(WebhookEvent),
+    next_cursor: z.string().nullable().openapi({ description: "null: this was the last page." }),
+  })
+  .openapi("WebhookEventPage");
+
+export const AuditQuery = z.object({
+  from: z.coerce.number().int().min(1).max(2_147_483_647).openapi({ description: "The first ledger." }),
+  to: z.coerce.number().int().min(1).max(2_147_483_647).openapi({ description: "The last ledger." }),
+});
+
+const findings = <Item extends z.ZodType>(item: Item) =>
+  z.object({ count: count(), listed: z.array(item).openapi({ description: "The first 1,000." }) });
+const NamedMessage = z.object({ fencing_token: z.string(), event_id: z.string(), event_type: z.string() });
+
+export const AuditReport = z
+  .object({
+    stream: z.string(),
+    source: z.string().openapi({ description: "What was read again." }),
+    from_ledger: count(),
+    through_ledger: count(),
+    unread_from: count()
+      .nullable()
+      .openapi({ description: "The first ledger that the source could not be asked about." }),
+    differences: count().openapi({ description: "0, and unread_from null: all is as it must be." }),
+    events: z.object({
+      agreed: count(),
+      missing: findings(z.string()),
+      extra: findings(z.string()),
+      different: findings(z.string()),
+      doubled: findings(z.string()),
+    }),
+    projections: z.array(
+      z.object({ name: z.string(), version: count(), behind: count(), stopped_token: z.string().nullable() }),
+    ),
+    messages: z.object({
+      count: count(),
+      missing: findings(NamedMessage),
+      without_event: findings(NamedMessage),
+      silent: findings(NamedMessage.omit({ event_id: true })),
+    }),
+    webhooks: z.array(
+      z.object({
+        id: webhookId(),
+        active: z.boolean(),
+        due: count(),
+        states: z.record(DeliveryState, count()),
+        waiting: count(),
+        unknown: count(),
+        missing: findings(NamedMessage),
+        doubled: findings(NamedMessage),
+      }),
+    ),
+  })
+  .openapi("AuditReport");
 
 export const ReplayReport = z
   .object({
