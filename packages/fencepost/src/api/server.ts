@@ -28,7 +28,7 @@ const MAX_CONNECTIONS = 1_000;
 const CLOSE_WITHIN_MS = 10_000;
 
 /** The address cannot be listened on: its port is taken, or it is not of this machine. */
-export class CannotListenError extends Error {
+class CannotListenError extends Error {
   override readonly name = "CannotListenError";
 
   constructor(host: string, port: number, cause: Error) {
@@ -39,7 +39,7 @@ export class CannotListenError extends Error {
   }
 }
 
-/** Serves over plain HTTP/1.1: TLS is for the proxy in front. Throws {@link CannotListenError}. */
+/** Serves over plain HTTP/1.1: TLS is for the proxy in front. Throws `CannotListenError`. */
 export async function serve({ fetch, host, port, log }: ServeOptions): Promise<HttpServer> {
   const listener = getRequestListener(fetch, {
     overrideGlobalObjects: false,
