@@ -123,6 +123,72 @@ export const guards: readonly Guard[] = [
     test: atTheStatement("moves contracts that lag only from where they are"),
   },
   {
+    guard: "ingest: contracts whose start was set back move only from where they are",
+    patches: [
+      {
+        file: streams,
+        find: "WHERE stream = $1 AND contract_id = ANY($2) AND earlier_next = $3",
+        replace: "WHERE stream = $1 AND contract_id = ANY($2) AND $3::bigint >= 0",
+      },
+    ],
+    test: atTheStatement("moves contracts whose start was set back only from where they are"),
+  },
+  {
+    guard: "ingest: a backfill moves the cursor only for contracts that it has read",
+    patches: [
+      {
+        file: `${src}/ingest/backfill.ts`,
+        find: "if (!sameFilters(present, watches)) changed = present;",
+        replace: "if (present.length === 0) changed = present;",
+      },
+    ],
+    test: named(`${src}/ingest/backfill.test.ts`)(
+      "a contract that is added meanwhile is read too, before the cursor moves on",
+    ),
+  },
+  {
+    guard: "ingest: another life of the chain is told by its close times",
+    patches: [
+      {
+        file: `${src}/source/chainLife.ts`,
+        find: "return ledger < anchor.ledger ? closedAt > anchor.closedAt : closedAt < anchor.closedAt;",
+        replace: "return false;",
+      },
+    ],
+    test: named(`${src}/source/chainLife.test.ts`)(
+      "contradicts it wherever a later life of the chain has a ledger up to it, without its hash too",
+    ),
+  },
+  {
+    guard: "ingest: a stream goes on beyond a hole only on a chain of its epoch",
+    patches: [
+      {
+        file: `${src}/ingest/ingestStep.ts`,
+        find: "if (accepted) await source.check(signal, read.anchor ?? undefined);",
+        replace: "",
+      },
+    ],
+    test: named(`${src}/ingest/chainReset.test.ts`)(
+      "a reset that took the anchor with it is found by the epoch, before the stream goes on beyond the hole",
+    ),
+  },
+  {
+    guard: "project: a projection waits until a new rule looked at every stored event",
+    patches: [
+      {
+        file: `${src}/project/projectStep.ts`,
+        find: 'if (!row.discovered && contractsToRead(projection).rules.length > 0) return "idle";',
+        replace: "",
+      },
+    ],
+    test: named(`${src}/discovery.test.ts`)("waits until the rule looked at everything"),
+  },
+  {
+    guard: "project: a found contract is projected from the ledger that made it",
+    patches: [{ file: projections, find: "AND d.ledger <= e.ledger", replace: "" }],
+    test: named(`${src}/discovery.test.ts`)("waits until the rule looked at everything"),
+  },
+  {
     guard: "ingest and project: the term is checked under the row's lock",
     patches: [{ file: `${src}/lease/term.ts`, find: "|| stored.term !== mine.term", replace: "" }],
     test: named(`${src}/lease/term.test.ts`)("a commit that finds a later term is decided so"),
@@ -256,7 +322,9 @@ export const guards: readonly Guard[] = [
   },
   {
     guard: "dispatch: a dispatch holds the message that it finds",
-    patches: [{ file: messages, find: 'keep: origin === "dispatched" || origin === "test"', replace: "keep: false" }],
+    patches: [
+      { file: messages, find: 'keep: origin === "dispatched" || origin === "test"', replace: "keep: false" },
+    ],
     test: ofPostgres("does not take a message that a dispatch holds"),
   },
   {

@@ -8,15 +8,19 @@ import { z } from "zod";
 import { created, FACTORY } from "./__tests__/support/factory.ts";
 import { createTestDatabase } from "./__tests__/support/testDatabase.ts";
 import { waitUntil } from "./__tests__/support/waitUntil.ts";
-import { defineConfig } from "./config/config.ts";
+import { never } from "./__tests__/support/windows.ts";
+import { type Config, defineConfig } from "./config/config.ts";
 import { defineContract, discoveredBy } from "./config/contract.ts";
 import { defineProjection, type Projection } from "./config/projection.ts";
 import { discoveryOf } from "./discovery.ts";
 import { type Engine, prepare, startEngine } from "./engine.ts";
 import { createLog } from "./observe/log.ts";
+import { projectStep } from "./project/projectStep.ts";
 import { stellarRpc } from "./source/stellarRpc.ts";
 import { type Database, openDatabase } from "./store/postgres/database.ts";
+import { acquireLease, openHolder } from "./store/postgres/leases.ts";
 import type { NamingEvent } from "./store/postgres/streams.ts";
+import { loadDecoder } from "./xdr/decode.ts";
 
 const [P, Q, R] = ["p", "q", "r"].map(scv.contractId) as [string, string, string];
 const closing: (() => Promise<unknown>)[] = [];
@@ -75,7 +79,8 @@ function closeSwaps(chain: Chain, count: number, contracts: readonly string[]): 
 interface Bench {
   readonly chain: Chain;
   readonly database: Database;
-  run(projection: Projection): Promise<Engine>;
+  config(projections: readonly Projection[]): Config;
+  run(projections: readonly Projection[], options?: { readonly adopt: boolean }): Promise<Engine>;
   rows(): Promise<readonly { pool: string; amount: number; times: number }[]>;
 }
 
@@ -90,11 +95,14 @@ async function open(): Promise<Bench> {
   return {
     chain,
     database,
-    async run(projection) {
-      const source = stellarRpc({ network: "testnet", urls: rpc.url, pollMs: 20 });
-      const config = defineConfig({ source, projections: [projection] });
-      const { signal } = new AbortController();
-      await prepare({ database, config }, { adopt: false, rebuildChanged: false, signal });
+    config: (projections) =>
+      defineConfig({
+        source: stellarRpc({ network: "testnet", urls: rpc.url, pollMs: 20 }),
+        projections,
+      }),
+    async run(projections, { adopt } = { adopt: false }) {
+      const config = this.config(projections);
+      await prepare({ database, config }, { adopt, rebuildChanged: false, signal: never });
       const engine = await startEngine({ database, config, log: createLog("error") });
       closing.push(() => engine.stop());
       return engine;
@@ -125,7 +133,7 @@ test("contracts that a factory makes while the engine runs are projected, each e
   closeSwaps(chain, 2, [P]); // 1, 2: before anybody knows of it
   chain.close({ events: [created(P), swap(P, 2)] }); // 3
   closeSwaps(chain, 20, [P]); // to 23
-  const first = await bench.run(swapsProjection(1));
+  const first = await bench.run([swapsProjection(1)]);
   await untilRows(bench, 21);
   chain.close({ events: [created(Q), swap(Q, 2), swap(P, 3)] }); // 24, 25
   closeSwaps(chain, 3, [P, Q]); // to 31
@@ -134,7 +142,7 @@ test("contracts that a factory makes while the engine runs are projected, each e
   chain.close({ events: [swap(R, 2)] }); // 32: not yet made
   chain.close({ events: [created(R), swap(R, 2)] }); // 33
   closeSwaps(chain, 5, [P, Q, R]); // to 48
-  const second = await bench.run(swapsProjection(1));
+  const second = await bench.run([swapsProjection(1)]);
   await untilRows(bench, 45);
   const live = await bench.rows();
   expect(live.every(({ times }) => times === 1)).toBe(true);
@@ -143,7 +151,7 @@ test("contracts that a factory makes while the engine runs are projected, each e
   expect(new Set(live.map((row) => row.pool))).toEqual(new Set([P, Q, R]));
   await second.stop();
 
-  await bench.run(swapsProjection(2));
+  await bench.run([swapsProjection(2)]);
   await waitUntil(
     async () => {
       const { rows } = await bench.database.query(
@@ -154,6 +162,42 @@ test("contracts that a factory makes while the engine runs are projected, each e
     { what: "version 2 is live", timeoutMs: 30_000 },
   );
   expect(await bench.rows()).toEqual(live);
+});
+
+test("a projection of contracts whose events are stored already waits until the rule looked at everything", async () => {
+  amount = 0;
+  const bench = await open();
+  const { chain, database } = bench;
+  closeSwaps(chain, 2, [P]); // 1, 2
+  chain.close({ events: [created(P), swap(P, 2)] }); // 3
+  closeSwaps(chain, 3, [P]); // to 6
+  const byId = defineProjection({
+    name: "by_id",
+    version: 1,
+    contracts: { factory, pool: defineContract({ id: P, startLedger: 1, events: pool.events }) },
+    tables: {},
+    on: {},
+  });
+  const before = await bench.run([byId]);
+  await waitUntil(async () => (await database.query("SELECT FROM fencepost.events")).rows.length === 7, {
+    what: "all is stored",
+    timeoutMs: 30_000,
+  });
+  await before.stop();
+
+  const projection = swapsProjection(1);
+  const config = bench.config([projection]);
+  await prepare({ database, config }, { adopt: true, rebuildChanged: false, signal: never });
+  const holder = openHolder(database.url);
+  const key = { kind: "projection", name: "swaps", version: 1 } as const;
+  const term = (await acquireLease(database, key, await holder.current(), 30_000)) ?? 0n;
+  const context = { database, projection, decoder: await loadDecoder(), leaseMs: 30_000 };
+  expect(await projectStep({ ...context, log: createLog("silent") }, term)).toBe("idle");
+  await holder.close();
+
+  await bench.run([projection]);
+  await untilRows(bench, 4);
+  expect(await bench.rows()).toEqual([3, 4, 5, 6].map((n) => ({ pool: P, amount: n, times: 1 })));
 });
 
 test("a rule reads its own event by the shape of its factory, and tells why an event names nobody", async () => {

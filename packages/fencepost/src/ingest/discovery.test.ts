@@ -38,6 +38,8 @@ const watch = (options: { adopt?: boolean; rules?: boolean } = {}) =>
   });
 const catchUp = async () => bench.catchUp(await bench.lead(), { discovery });
 const tokens = async () => (await bench.stored()).map((row) => row.token).sort();
+const discoveries = () =>
+  rows("SELECT contract_id AS id, rule, epoch, ledger::int AS ledger FROM fencepost.discoveries");
 const rows = async (sql: string) => (await bench.database.query(sql)).rows;
 
 /** The tokens of the factory, and of each contract from the ledger that made it. */
@@ -141,6 +143,7 @@ describe("a contract that an event of another one names", () => {
     await catchUp();
     expect(await tokens()).toEqual(due({ [P]: 1 }));
     expect(await readFoundContracts(bench.database, "testnet")).toEqual(new Map());
+    expect(await discoveries()).toEqual([{ id: P, rule: RULE.name, epoch: "20251217", ledger: 3 }]);
   });
 
   test("is found by a backfill too, in the same window that heals a hole", async () => {
@@ -190,6 +193,7 @@ describe("a rule", () => {
     expect((await readWatches(bench.database, "testnet")).map(({ contractId }) => contractId)).toEqual([
       FACTORY,
     ]);
+    expect(await discoveries()).toMatchObject([{ id: P, rule: RULE.name, ledger: 1 }]); // for projections
     const before = await tokens();
     closeLedgers(bench.chain, 2, [P]);
     await bench.catchUp(await bench.lead());

@@ -20,9 +20,9 @@ export interface Guards {
   readonly decideAnswer: typeof decideAnswer;
   readonly decideReceipt: typeof decideReceipt;
   readonly decideQuery: typeof decideQuery;
-  /** A commit clears no conflict: `halted = nullif(halted, 'gap')` in moveStream (store/postgres/streams.ts). */
+  /** A commit clears a gap or a reset and no conflict: `nullif` of `halted` in moveStream and moveBackfilled (store/postgres/streams.ts). */
   readonly alarmStays: boolean;
-  /** The events of a window and the cursor are one transaction (ingest/ingestStep.ts, commitEvents). */
+  /** The events of a window and the cursor are one transaction (ingest/commit.ts, commitBatch). */
   readonly atomicIngest: boolean;
   /** The rows and messages of a batch and the cursor are one transaction (project/projectStep.ts, apply). */
   readonly atomicProject: boolean;

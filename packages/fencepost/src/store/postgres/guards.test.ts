@@ -5,7 +5,7 @@ import { createTestDatabase } from "../../__tests__/support/testDatabase.ts";
 import { type Database, openDatabase } from "./database.ts";
 import { migrate } from "./migrate.ts";
 import { insertProjection, moveProjection } from "./projections.ts";
-import { adoptFilters, insertStream, moveStream, moveWatches, writeWatches } from "./streams.ts";
+import { adoptFilters, insertStream, moveEarlier, moveStream, moveWatches, writeWatches } from "./streams.ts";
 
 const closing: (() => Promise<void>)[] = [];
 let database: Database;
@@ -58,6 +58,18 @@ describe("the compare-and-set of a stream", () => {
     );
     const moveFrom = (from: number): Promise<boolean> =>
       database.transaction((client) => moveWatches(client, at.stream, ["C1"], from, 4, 5));
+    expect(await moveFrom(1)).toBe(false);
+    expect(await moveFrom(2)).toBe(true);
+    expect(await moveFrom(2)).toBe(false);
+  });
+
+  test("moves contracts whose start was set back only from where they are", async () => {
+    const earlier = { nextLedger: 2, endLedger: 9 };
+    await database.transaction((client) =>
+      writeWatches(client, at.stream, [{ contractId: "C1", startLedger: 1, nextLedger: null, earlier }]),
+    );
+    const moveFrom = (from: number): Promise<boolean> =>
+      database.transaction((client) => moveEarlier(client, at.stream, ["C1"], from, 4));
     expect(await moveFrom(1)).toBe(false);
     expect(await moveFrom(2)).toBe(true);
     expect(await moveFrom(2)).toBe(false);
