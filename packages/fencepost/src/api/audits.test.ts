@@ -1,6 +1,14 @@
-import { deriveEventId, sequenceToken } from "@fencepost/token";
+import { startChain, startRpc } from "@fencepost/simulator";
+import { deriveEventId, sequenceToken, tokenFromRpcId } from "@fencepost/token";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { startTestApi, type TestApi } from "../__tests__/support/api.ts";
+import { lockAssets, POOL_CONTRACT } from "../__tests__/support/pools.ts";
+import { never, noWait } from "../__tests__/support/windows.ts";
+import { backfill } from "../ingest/backfill.ts";
+import { registerStream } from "../ingest/registerStream.ts";
+import { createLog } from "../observe/log.ts";
+import { stellarRpcWith } from "../source/stellarRpc.ts";
+import { loadDecoder } from "../xdr/decode.ts";
 
 const tokenOf = (n: number) => sequenceToken({ stream: "billing", epoch: "20260101", n: BigInt(n) });
 const event = (n: number, more: object = {}) => ({
@@ -85,6 +93,46 @@ describe("the list of what a webhook was due", () => {
     }
     expect((await api.refused("GET /v1/webhooks/wh_000000000000000000000000/events")).status).toBe(404);
   });
+});
+
+test("an audit reads the source again, and names what is not stored", async () => {
+  const chain = startChain();
+  lockAssets(chain, 40, { perLedger: 10 });
+  const rpc = await startRpc({ chain });
+  const source = stellarRpcWith({ network: "testnet", urls: rpc.url }, noWait);
+  const own = await startTestApi({ source });
+  try {
+    const { database } = own;
+    await registerStream(database, source, [{ contractId: POOL_CONTRACT, startLedger: 1 }], {
+      adopt: false,
+      signal: never,
+    });
+    const context = {
+      database,
+      source,
+      decoder: await loadDecoder(),
+      leaseMs: 30_000,
+      log: createLog("silent"),
+    };
+    const range = { fromLedger: 1, throughLedger: chain.latest };
+    await backfill(context, { ...range, signal: never });
+    const path = `GET /v1/audit?from=1&to=${chain.latest}`;
+    expect(await own.call(path)).toMatchObject({
+      status: 200,
+      body: { differences: 0, unread_from: null, events: { agreed: 40 } },
+    });
+    const [first] = [...chain.events()].map(({ id }) => tokenFromRpcId(source.chain, id));
+    await database.query("DELETE FROM fencepost.events WHERE token = $1", [first]);
+    expect((await own.call(path)).body).toMatchObject({
+      differences: 1,
+      events: { agreed: 39, missing: { count: 1, listed: [first] } },
+    });
+    expect((await own.refused("GET /v1/audit?from=1&to=2000")).status).toBe(422);
+    expect((await own.refused("GET /v1/audit?from=900&to=901")).status).toBe(422);
+  } finally {
+    await own.close();
+    await rpc.close();
+  }
 });
 
 test("an audit is not found in a process that reads no source", async () => {

@@ -1,8 +1,10 @@
+import { audit } from "../audit/audit.ts";
 import type { Dispatcher } from "../dispatcher.ts";
 import type { Log } from "../observe/log.ts";
 import type { Metrics } from "../observe/metrics.ts";
 import type { OpenedStore } from "../openStore.ts";
 import { startLoop } from "../runner/runner.ts";
+import type { Source } from "../source/source.ts";
 import type { Database } from "../store/postgres/database.ts";
 import { pruneIdempotentRequests } from "../store/postgres/idempotentRequests.ts";
 import type { Seal } from "../store/sealedSecrets.ts";
@@ -16,6 +18,8 @@ export interface ServeApiOptions {
   readonly metrics: Metrics;
   readonly log: Log;
   readonly seal: Seal;
+  /** What an audit reads again. */
+  readonly source: Source;
   readonly host: string;
   readonly port: number;
 }
@@ -25,9 +29,18 @@ const PRUNED_AT_ONCE = 1_000;
 
 /** Serves the HTTP interface, and forgets old idempotency keys, until `close()`. */
 export async function serveApi(options: ServeApiOptions): Promise<HttpServer> {
-  const { dispatcher, deliveries, database, metrics, log, seal, host, port } = options;
+  const { dispatcher, deliveries, database, metrics, log, seal, source, host, port } = options;
   const { store, inPostgres } = deliveries;
-  const app = createApi({ dispatcher, store, database, inPostgres, metrics, log, seal });
+  const app = createApi({
+    dispatcher,
+    store,
+    database,
+    inPostgres,
+    metrics,
+    log,
+    seal,
+    audit: (range, signal) => audit(database, { source, store, ...range, signal }),
+  });
   const server = await serve({ fetch: app.fetch, host, port, log });
   const pruning = startLoop({
     name: "idempotency keys",

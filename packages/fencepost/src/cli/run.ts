@@ -187,7 +187,8 @@ async function serveHttp(
   const settings = readHttpSettings({ port, ...(host !== undefined && { host }) });
   const { serveApi } = await import("../api/serveApi.ts");
   const { dispatcher, deliveries, seal } = engine;
-  return serveApi({ dispatcher, deliveries, seal, database, metrics, log, ...settings });
+  const { source } = config;
+  return serveApi({ dispatcher, deliveries, seal, source, database, metrics, log, ...settings });
 }
 
 /** Names of projections whose handlers read otherwise than before: their rows are built anew. */

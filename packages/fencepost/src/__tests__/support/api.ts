@@ -5,9 +5,11 @@ import { createApi } from "../../api/app.ts";
 import { PROBLEM_TYPE, type Problem } from "../../api/problem.ts";
 import { ROUTES } from "../../api/routes.ts";
 import { serve } from "../../api/server.ts";
+import { audit } from "../../audit/audit.ts";
 import { createDispatcher, type Dispatcher } from "../../dispatcher.ts";
 import { createLog } from "../../observe/log.ts";
 import { createMetrics } from "../../observe/metrics.ts";
+import type { Source } from "../../source/source.ts";
 import { createApiKey } from "../../store/postgres/apiKeys.ts";
 import { type Database, openDatabase } from "../../store/postgres/database.ts";
 import { migrate } from "../../store/postgres/migrate.ts";
@@ -45,7 +47,13 @@ export interface TestApi {
   close(): Promise<void>;
 }
 
-export async function startTestApi({ secretsKey }: { readonly secretsKey?: string } = {}): Promise<TestApi> {
+interface TestApiOptions {
+  readonly secretsKey?: string;
+  /** What an audit reads again. */
+  readonly source?: Source;
+}
+
+export async function startTestApi({ secretsKey, source }: TestApiOptions = {}): Promise<TestApi> {
   const testDatabase = await createTestDatabase();
   const database = openDatabase(testDatabase.url);
   await migrate(database);
@@ -54,7 +62,16 @@ export async function startTestApi({ secretsKey }: { readonly secretsKey?: strin
   const store = sealedSecrets(postgresStore(database), seal);
   const dispatcher = createDispatcher<never>({ store, log, allowInsecure: true });
   const metrics = createMetrics();
-  const app = createApi({ dispatcher, store, database, inPostgres: true, metrics, log, seal });
+  const app = createApi({
+    dispatcher,
+    store,
+    database,
+    inPostgres: true,
+    metrics,
+    log,
+    seal,
+    ...(source && { audit: (range, signal) => audit(database, { source, store, ...range, signal }) }),
+  });
   const server = await serve({ fetch: app.fetch, host: "127.0.0.1", port: 0, log });
   const { key } = await createApiKey(database, "test");
 
