@@ -92,18 +92,16 @@ async function open(): Promise<Bench> {
   closing.push(testDatabase.drop);
   const database = openDatabase(testDatabase.url);
   closing.push(database.close);
+  const config = (projections: readonly Projection[]): Config =>
+    defineConfig({ source: stellarRpc({ network: "testnet", urls: rpc.url, pollMs: 20 }), projections });
   return {
     chain,
     database,
-    config: (projections) =>
-      defineConfig({
-        source: stellarRpc({ network: "testnet", urls: rpc.url, pollMs: 20 }),
-        projections,
-      }),
+    config,
     async run(projections, { adopt } = { adopt: false }) {
-      const config = this.config(projections);
-      await prepare({ database, config }, { adopt, rebuildChanged: false, signal: never });
-      const engine = await startEngine({ database, config, log: createLog("error") });
+      const options = { database, config: config(projections) };
+      await prepare(options, { adopt, rebuildChanged: false, signal: never });
+      const engine = await startEngine({ ...options, log: createLog("error") });
       closing.push(() => engine.stop());
       return engine;
     },

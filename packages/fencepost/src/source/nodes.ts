@@ -134,7 +134,7 @@ interface Node extends Provider {
   asking: number;
   latestLedger: number;
   look: Look | undefined;
-  aside: { readonly reason: AsideReason; readonly until: number } | undefined;
+  aside: { readonly reason: AsideReason; readonly detail: string; readonly until: number } | undefined;
 }
 
 /** Each node is checked before its first question, and now and then: the right network, and v23 or later. */
@@ -172,7 +172,7 @@ export function openNodes(options: NodesOptions): Nodes {
     if (alone) return;
     const forMs = ASIDE_MS[reason];
     const known = isAside(node) && node.aside?.reason === reason;
-    node.aside = { reason, until: now() + forMs };
+    node.aside = { reason, detail, until: now() + forMs };
     if (!known) tell({ kind: "aside", node: node.origin, reason, detail, forMs });
   }
 
@@ -342,6 +342,11 @@ export function openNodes(options: NodesOptions): Nodes {
       })),
     observe(listener) {
       listeners.push(listener);
+      for (const node of nodes) {
+        if (!node.aside || !isAside(node)) continue;
+        const { reason, detail, until } = node.aside;
+        listener({ kind: "aside", node: node.origin, reason, detail, forMs: until - now() });
+      }
     },
   };
 }

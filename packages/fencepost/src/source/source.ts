@@ -87,7 +87,7 @@ export interface Source {
   ledger?(sequence: number, signal: AbortSignal): Promise<LedgerRef | null>;
   /** Its providers, each as a source that asks that one alone; none where there is only one. */
   readonly providers?: readonly Source[];
-  /** Tells the listener when one of several nodes is set aside, and when it is asked again. */
+  /** Tells the listener when one of several nodes is set aside, those that are at once, and when it is asked again. */
   observe?(listener: (event: NodeEvent) => void): void;
 }
 
