@@ -1,4 +1,5 @@
 import { type Config, watchedContracts } from "./config/config.ts";
+import { producedStream } from "./config/projection.ts";
 import { discoveryOf } from "./discovery.ts";
 import { createDispatcher, type Dispatcher, type DispatcherDeliverOptions } from "./dispatcher.ts";
 import { createIngest } from "./ingest/ingestStep.ts";
@@ -60,7 +61,7 @@ export async function prepare(
   await registerStream(database, config.source, requests, { adopt, signal, rules });
   for (const projection of config.projections) {
     await registerProjection(database, projection, {
-      stream: config.source.chain.stream,
+      stream: producedStream(projection) ?? config.source.chain.stream,
       rebuildChanged,
       rebuild: rebuild?.has(projection.name) ?? false,
     });

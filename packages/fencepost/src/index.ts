@@ -25,6 +25,7 @@ export {
   type DiscoveredBy,
   type DiscoveredContract,
   defineContract,
+  defineProducer,
   discoveredBy,
   type EventData,
   type EventShape,
@@ -63,6 +64,7 @@ export {
   type ExportReport,
   exportEvents,
 } from "./export/exportEvents.ts";
+export { type Appended, openProducer, type ProducedEvent, type Producer } from "./ingest/append.ts";
 export {
   type BackfillOptions,
   type BackfillProgress,
@@ -77,6 +79,8 @@ export {
   EventConflictError,
   FilterSetChangedError,
   GapError,
+  ProducedConflictError,
+  ProducerStreamError,
   StreamMismatchError,
 } from "./ingest/errors.ts";
 export { type SecondOpinion, secondOpinion } from "./ingest/secondOpinion.ts";

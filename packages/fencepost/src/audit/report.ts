@@ -30,7 +30,7 @@ export interface NamedMessage {
   readonly type: string;
 }
 
-export interface MessagesAudit {
+interface MessagesAudit {
   readonly count: number;
   /** A delivery of it is on record, and the message is not. */
   readonly missing: Findings<NamedMessage>;

@@ -5,7 +5,7 @@ import type { Database } from "../store/postgres/database.ts";
 import type { Webhook } from "../store/webhook.ts";
 
 /** A message that a webhook was due, and what became of it. */
-export interface WebhookEvent {
+interface WebhookEvent {
   readonly token: FencingToken;
   readonly eventId: EventId;
   readonly type: string;

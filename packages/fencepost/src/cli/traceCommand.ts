@@ -55,15 +55,16 @@ export async function trace(
 /** Tells which projections applied an event. Those of the config that have no handler for it are left out. */
 function showTrace(found: Trace, decoder: Decoder, config: Config | undefined): ShownTrace {
   const event = found.event?.undecodable === null ? found.event : null;
+  const produced = event?.type === "produced" ? event.topics[0] : undefined;
   const projections = found.projections.flatMap((projection): readonly ShownProjection[] => {
     const declared = config?.projections.find((other) => other.name === projection.name);
     if (!declared) return [projection];
     const own = event && contractOf(declared, event);
-    const handled = own && declaredName(event, own.contract.events, decoder);
+    const handled = own && (produced ?? declaredName(event, own.contract.events, decoder));
     if (!handled || !declared.on[`${own.alias}:${handled}`]) return [];
     return [projection.stage === "passed" ? { ...projection, stage: "applied" } : projection];
   });
-  return { ...found, name: event && eventName(event, decoder), projections };
+  return { ...found, name: produced ?? (event && eventName(event, decoder)), projections };
 }
 
 /** A trace for people. */

@@ -163,6 +163,7 @@ type Watched = Pick<ContractWithId, "id" | "startLedger">;
 export function watchedContracts(config: Config): readonly Watched[] {
   const byId = new Map<string, Watched>();
   for (const contract of config.projections.flatMap(({ contracts }) => Object.values(contracts))) {
+    if ("stream" in contract) continue; // of a producer, not of the chain
     const { id, startLedger } = isDiscovered(contract) ? contract.id.factory : contract;
     const known = byId.get(id);
     if (known && known.startLedger !== startLedger) {

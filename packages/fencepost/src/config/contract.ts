@@ -49,6 +49,8 @@ export type ContractInput<Events extends EventShapes> = WithId<Events> | WithDis
 /** A contract with an address of its own: what may be a factory of others. */
 export interface ContractWithId<Events extends EventShapes = EventShapes> extends WithId<Events> {
   readonly kind: "contract";
+  /** The stream of a producer that is no chain, which is then also its id. */
+  readonly stream?: string;
 }
 
 /** The contracts that a rule finds: one declaration for all of them. */
@@ -120,6 +122,31 @@ export function defineContract<const Events extends EventShapes>(
   }
   checkShapes(id, events);
   return { kind: "contract", id, startLedger, events };
+}
+
+/**
+ * Declares the events of a producer that counts its own, for projections: by their type, each with the schema of its
+ * data, which is JSON. A projection follows one stream, so it takes a producer alone. Throws a `TypeError` for a stream
+ * or a schema that cannot be.
+ *
+ * @example
+ * export const billing = defineProducer({
+ *   stream: "billing",
+ *   events: { "invoice.paid": z.object({ amount: z.string() }) },
+ * });
+ */
+export function defineProducer<const Events extends { readonly [type: string]: StandardSchemaV1 }>({
+  stream,
+  events,
+}: {
+  readonly stream: string;
+  readonly events: Events;
+}): ContractWithId<Events> {
+  if (!/^[a-z0-9_]{1,32}$/.test(stream)) {
+    throw new TypeError(`A stream is 1 to 32 of a-z 0-9 _, but this is ${JSON.stringify(stream)}.`);
+  }
+  checkShapes(stream, events);
+  return { kind: "contract", id: stream, stream, startLedger: "oldest", events };
 }
 
 function checkShapes(contract: string, events: EventShapes): void {

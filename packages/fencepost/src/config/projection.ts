@@ -4,7 +4,7 @@ import type { NodePgDatabase } from "drizzle-orm/node-postgres";
 import type { PgTable } from "drizzle-orm/pg-core";
 import { isMessageType } from "../message/payload.ts";
 import type { ScValue } from "../xdr/scValue.ts";
-import { type Contract, type EventData, isDiscovered } from "./contract.ts";
+import { type Contract, type ContractWithId, type EventData, isDiscovered } from "./contract.ts";
 
 /** An event as a handler sees it. */
 export interface ProjectedEvent<Name extends string = string, Data = unknown> {
@@ -137,11 +137,22 @@ export function defineProjection<C extends Contracts, Messages extends MessageSh
     }
     aliasOf.set(known, alias);
   }
+  const streams = new Set(Object.values(contracts).map(producerOf));
+  if (streams.size > 1) {
+    throw new TypeError(
+      `Projection ${name} follows more than one stream: make one for each producer, and one for the chain.`,
+    );
+  }
   for (const [type, schema] of Object.entries(messages)) {
     if (!isMessageType(type)) {
       throw new TypeError(
         `Projection ${name} declares the message type ${JSON.stringify(type)}: use up to 128 of ` +
           "a-z A-Z 0-9 _ - in parts between dots.",
+      );
+    }
+    if (Object.values(contracts).some((contract) => producerOf(contract) && type in contract.events)) {
+      throw new TypeError(
+        `Projection ${name} declares the message type ${type}, which the producer's own event is sent as. Rename it.`,
       );
     }
     if (typeof schema?.["~standard"]?.validate !== "function") {
@@ -163,6 +174,15 @@ export function defineProjection<C extends Contracts, Messages extends MessageSh
   // A handler takes exactly the events of its key, so the loss of that type is sound.
   const on = input.on as unknown as Projection["on"];
   return { kind: "projection", name, version, contracts, tables, messages, on };
+}
+
+/** The producer's stream that a projection follows; undefined: that of the chain. */
+export function producedStream({ contracts }: Pick<Projection, "contracts">): string | undefined {
+  return Object.values(contracts).map(producerOf)[0];
+}
+
+function producerOf(contract: Contract): string | undefined {
+  return isDiscovered(contract) ? undefined : (contract as ContractWithId).stream;
 }
 
 /** Under which alias a projection has the contract of an event: by its id, or else by a rule that found it. */

@@ -1,4 +1,4 @@
-import { contractOf, type Projection } from "../config/projection.ts";
+import { contractOf, type Projection, producedStream } from "../config/projection.ts";
 import { EventContentMismatchError, type Message } from "../message/payload.ts";
 import type { DatabaseClient } from "../store/postgres/database.ts";
 import { insertMessages } from "../store/postgres/messages.ts";
@@ -8,6 +8,7 @@ import { declaredName, decodeEvent, projectedEvent, readData } from "./decodeEve
 import { type Emission, emittedMessages } from "./emitted.ts";
 import { TooManyMessagesError, UnawaitedWorkError } from "./errors.ts";
 import { handlerDatabase } from "./handlerDatabase.ts";
+import { NO_XDR, producedName, readProduced } from "./producedEvent.ts";
 
 export interface ApplyContext {
   readonly projection: Projection;
@@ -94,14 +95,15 @@ async function handleEvent(
   const shapes = contract.events;
   let handler = alias;
   try {
-    const name = declaredName(event, shapes, decoder);
+    const isProduced = producedStream(projection) !== undefined;
+    const name = isProduced ? producedName(event, shapes) : declaredName(event, shapes, decoder);
     if (name === null) return NOTHING;
     const shape = shapes[name];
     const run = projection.on[`${alias}:${name}`];
     if (!shape || !run) return NOTHING;
     handler = `${alias}:${name}`;
-    const decoded = decodeEvent(event, decoder);
-    const read = await readData(shape, decoded);
+    const decoded = isProduced ? NO_XDR : decodeEvent(event, decoder);
+    const read = isProduced ? await readProduced(shape, event) : await readData(shape, decoded);
     if ("misfit" in read) return read;
 
     const scope = handlerDatabase(client);

@@ -43,7 +43,10 @@ export async function emittedMessages(
         token: event.token,
         occurredAt: event.closedAt.toISOString().replace(".000Z", "Z"),
         data: result.value,
-        source: { network, contract_id: event.contractId, ledger: event.ledger, tx_hash: event.txHash },
+        // What a producer that is no chain has stored is of no transaction.
+        ...(event.txHash !== "" && {
+          source: { network, contract_id: event.contractId, ledger: event.ledger, tx_hash: event.txHash },
+        }),
       }),
     );
   }

@@ -53,7 +53,15 @@ async function startInstallation() {
     deliver: { allowInsecure: true },
   });
   closing.push(engine.stop);
-  const server = await serveApi({ ...engine, database, metrics, log, host: "127.0.0.1", port: 0 });
+  const server = await serveApi({
+    ...engine,
+    source: config.source,
+    database,
+    metrics,
+    log,
+    host: "127.0.0.1",
+    port: 0,
+  });
   closing.push(server.close);
   const { key } = await createApiKey(database, "test");
 

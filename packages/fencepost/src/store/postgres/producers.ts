@@ -62,7 +62,7 @@ export async function insertProduced(
       events.map(({ contentHash }) => contentHash),
     ],
   );
-  await client.query("UPDATE fencepost.streams SET seq = $2, updated_at = now() WHERE stream = $1", [
+  await client.query("UPDATE fencepost.streams SET seq = $2, discovered_seq = $2, updated_at = now() WHERE stream = $1", [
     stream,
     seq + BigInt(events.length),
   ]);

@@ -175,7 +175,7 @@ export async function readEventsAfter(
          AND d.epoch = split_part(e.token, '-', 2)
      ) f ON cardinality($7::text[]) > 0
      WHERE stream = $1 AND seq > $3 AND seq <= $4 AND (contract_id = ANY($5) OR f.rules IS NOT NULL)
-       AND type = 'contract'
+       AND type IN ('contract', 'produced')
        AND NOT EXISTS (SELECT FROM fencepost.quarantine q WHERE q.token = e.token AND q.projection = '')
      ORDER BY seq LIMIT $6`,
     [query.stream, query.projection, query.after, through, query.contractIds, query.limit, query.rules],
