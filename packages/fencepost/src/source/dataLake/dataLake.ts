@@ -236,6 +236,7 @@ export function dataLakeWith(options: DataLakeOptions, now: () => number): Sourc
     pollMs,
     windowsAtOnce: WINDOWS_AT_ONCE,
     eventsAtOnce: WINDOW_EVENTS,
+    ledgersAtOnce: WINDOW_LEDGERS,
     async check(signal, anchor) {
       const opened = await lake(signal);
       head = undefined; // the oldest ledger is looked for anew, too
