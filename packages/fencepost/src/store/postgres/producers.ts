@@ -20,7 +20,9 @@ export async function lockProducer(
 
 /** The database's time, up to the next millisecond: not before that of a webhook that was there already. */
 export async function readTime(client: DatabaseClient): Promise<Date> {
-  const { rows } = await client.query<{ now: Date }>("SELECT date_trunc('milliseconds', now() + interval '999 microseconds') AS now");
+  const { rows } = await client.query<{ now: Date }>(
+    "SELECT date_trunc('milliseconds', now() + interval '999 microseconds') AS now",
+  );
   return rows[0]?.now ?? new Date(Number.NaN);
 }
 
@@ -62,8 +64,8 @@ export async function insertProduced(
       events.map(({ contentHash }) => contentHash),
     ],
   );
-  await client.query("UPDATE fencepost.streams SET seq = $2, discovered_seq = $2, updated_at = now() WHERE stream = $1", [
-    stream,
-    seq + BigInt(events.length),
-  ]);
+  await client.query(
+    "UPDATE fencepost.streams SET seq = $2, discovered_seq = $2, updated_at = now() WHERE stream = $1",
+    [stream, seq + BigInt(events.length)],
+  );
 }
