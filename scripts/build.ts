@@ -31,7 +31,8 @@ async function buildPackage(folder: string): Promise<string> {
     await mkdir(dirname(copy), { recursive: true });
     await cp(join(folder, file), copy);
   }
-  for await (const file of glob("openapi.json", { cwd: folder })) await cp(join(folder, file), join(out, file));
+  for await (const file of glob("openapi.json", { cwd: folder }))
+    await cp(join(folder, file), join(out, file));
   await writeFile(join(out, "package.json"), `${JSON.stringify(published(source), null, 2)}\n`);
   await cp(join(root, "LICENSE"), join(out, "LICENSE"));
   const readme = source.name === "fencepost" ? root : folder;

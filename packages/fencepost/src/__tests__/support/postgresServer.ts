@@ -14,8 +14,21 @@ declare module "vitest" {
 
 const PREFIX = "fencepost-test-postgres-";
 
-/** Vitest's global setup: one server for the whole run, the one of `DATABASE_URL` or an embedded one. */
+/**
+ * Vitest's global setup: one server for the whole run, the one of `DATABASE_URL` or an embedded one; and one folder in
+ * which the processes that tests start find what another has compiled.
+ */
 export default async function setup(project: TestProject): Promise<() => Promise<void>> {
+  const compiled = await mkdtemp(join(tmpdir(), "fencepost-test-compiled-"));
+  process.env["NODE_COMPILE_CACHE"] = compiled;
+  const stopServer = await setUpServer(project);
+  return async () => {
+    await stopServer();
+    await rm(compiled, { recursive: true, force: true });
+  };
+}
+
+async function setUpServer(project: TestProject): Promise<() => Promise<void>> {
   const given = process.env["DATABASE_URL"];
   if (given) {
     project.provide("postgresUrl", given);
