@@ -34,8 +34,9 @@ const SECRET = `whsec_${Buffer.alloc(32, 9).toString("base64")}`;
 /** Short, so that what cannot be answered comes to an end. */
 const RETRY_SCHEDULE_MS = [100, 200];
 /** Long: an endpoint that is slow because the machine is must not look like one that does not answer. */
-const TIMEOUT_MS = 20_000;
-const LEASE_MS = 25_000;
+const TIMEOUT_MS = 7_000;
+/** As short as that allows: on Redis it is waited out. */
+const LEASE_MS = 12_000;
 /** What a condition is waited for, in milliseconds. */
 const PATIENCE_MS = 120_000;
 const DAY_MS = 86_400_000;
