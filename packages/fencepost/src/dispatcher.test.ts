@@ -146,9 +146,11 @@ it("what is redelivered, resolved, tested or activated is sent at once by whoeve
 async function pausedWith(dispatcher: Dispatcher<never>, webhookId: string): Promise<Delivery> {
   endpoint.next({ status: 503 });
   const delivery = await dispatched(dispatcher, { event_id: "order_3" });
-  await waitUntil(async () => (await dispatcher.getDelivery(delivery.id)).attempts === 1, {
-    what: "it was tried",
-  });
+  const wasTried = async () => {
+    const { attempts, state } = await dispatcher.getDelivery(delivery.id);
+    return attempts === 1 && state === "pending";
+  };
+  await waitUntil(wasTried, { what: "it was tried, and waits to be tried again" });
   await dispatcher.pauseWebhook(webhookId);
   await database.query("UPDATE fencepost.delivery_queue SET next_at = now()");
   return delivery;

@@ -144,7 +144,7 @@ it("pins what its projects use to what the tests here run with", async () => {
   const own = await versions("../../package.json");
   const root = await versions("../../../../package.json");
   const written = JSON.parse(projectFiles({ ...PROJECT, samples: undefined })["package.json"] ?? "");
-  expect(written.dependencies.zod).toBe(own.devDependencies.zod);
+  expect(written.dependencies.zod).toBe(own.dependencies.zod);
   expect(written.devDependencies).toEqual({
     "@types/node": root.devDependencies["@types/node"],
     typescript: root.devDependencies.typescript,
