@@ -38,8 +38,7 @@ export async function checkPackages(root: string, built: readonly string[]): Pro
     await writeFile(join(folder, "package.json"), '{ "private": true, "type": "module" }');
     // The packages of a new project beside Fencepost. Optional ones are the binaries of PostgreSQL: not needed here.
     const { devDependencies: tools } = await manifest(root);
-    const { devDependencies: own } = await manifest(join(root, "packages/fencepost"));
-    const beside = [`zod@${own["zod"]}`, `@types/node@${tools["@types/node"]}`];
+    const beside = [`zod@${tools["zod"]}`, `@types/node@${tools["@types/node"]}`];
     const quiet = [
       "--no-audit",
       "--no-fund",
