@@ -56,6 +56,8 @@ export interface Deliverer extends Loop {
 /** A claim must outlive its attempt by this much, in milliseconds: for recording, and for clocks that differ. */
 const LEASE_MARGIN_MS = 5_000;
 
+/** Groups of one origin that are put on record at once: connections that come free meanwhile need not wait. */
+const MAX_PUMPS = 2;
 /** Deliveries of one claim, at the most. */
 const MAX_CLAIMED = 256;
 /** Claims that one statement brings for each connection to an origin, so that it need not run for every few. */
@@ -93,7 +95,8 @@ interface Lane {
   readonly origin: string;
   readonly waiting: Held[];
   busy: number;
-  pumping: boolean;
+  /** Groups that are being put on record. */
+  pumps: number;
 }
 
 /** As {@link createDeliverer}, started. */
@@ -174,15 +177,15 @@ export function createDeliverer(options: DeliverOptions): Deliverer {
   }
 
   function laneOf(origin: string): Lane {
-    const lane = lanes.get(origin) ?? { origin, waiting: [], busy: 0, pumping: false };
+    const lane = lanes.get(origin) ?? { origin, waiting: [], busy: 0, pumps: 0 };
     lanes.set(origin, lane);
     return lane;
   }
 
   /** Hands a lane's claims to its free connections, no more at once than are free at that moment. */
   async function pump(lane: Lane): Promise<void> {
-    if (lane.pumping) return;
-    lane.pumping = true;
+    if (lane.pumps === MAX_PUMPS) return;
+    lane.pumps++;
     while (!stopped && lane.waiting.length > 0 && lane.busy < connectionsPerOrigin) {
       const wasFull = isFull(lane);
       const group = takeGroup(lane.waiting, connectionsPerOrigin - lane.busy);
@@ -190,8 +193,8 @@ export function createDeliverer(options: DeliverOptions): Deliverer {
       if (group[0]?.asking) void ask(lane, group);
       else await attempt(lane, group);
     }
-    lane.pumping = false;
-    if (lane.waiting.length === 0 && lane.busy === 0) lanes.delete(lane.origin);
+    lane.pumps--;
+    if (lane.waiting.length === 0 && lane.busy === 0 && lane.pumps === 0) lanes.delete(lane.origin);
   }
 
   async function attempt(lane: Lane, group: readonly Held[]): Promise<void> {

@@ -29,6 +29,8 @@ interface Waiting {
 
 /** Outcomes recorded in one transaction, at the most. */
 const MAX_OUTCOMES = 500;
+/** Transactions under way at once: while one commits, another is prepared. */
+const MAX_FLUSHES = 2;
 /** The pause after a transaction that failed, in milliseconds. */
 const RETRY_MS = 200;
 
@@ -40,11 +42,11 @@ export function createOutcomeRecorder({
   onOutcome,
 }: OutcomeRecorderOptions): OutcomeRecorder {
   let queue: Waiting[] = [];
-  let flushing = false;
+  let flushing = 0;
 
   async function flush(): Promise<void> {
-    if (flushing) return;
-    flushing = true;
+    if (flushing === MAX_FLUSHES) return;
+    flushing++;
     for (let first = queue[0]; first; first = queue[0]) {
       const { fence } = first;
       const batch = queue.filter((item) => item.fence === fence).slice(0, MAX_OUTCOMES);
@@ -73,7 +75,7 @@ export function createOutcomeRecorder({
         await sleep(RETRY_MS);
       }
     }
-    flushing = false;
+    flushing--;
   }
 
   return {

@@ -1,4 +1,4 @@
-import { createHmac, createPrivateKey, type KeyObject, sign } from "node:crypto";
+import { createHmac, createPrivateKey, createSecretKey, type KeyObject, sign } from "node:crypto";
 import type { RecordedAttempt } from "../store/deliveryStore.ts";
 
 /** What is signed: `<id>.<timestamp>.<raw body>`. */
@@ -59,27 +59,34 @@ function customHeaders(headers: SignedRequest["headers"]): Record<string, string
 
 /** `v1,…` by a `whsec_` secret (HMAC-SHA256), `v1a,…` by a `whsk_` key (ed25519). */
 export function signatureOf(secret: string, { eventId, timestamp, body }: Signable): string {
+  const key = keyOf(secret);
   const begin = `${eventId}.${timestamp}.`;
-  if (secret.startsWith("whsk_")) {
-    return `v1a,${sign(null, Buffer.concat([Buffer.from(begin), body]), privateKey(secret)).toString("base64")}`;
+  if (key.type === "private") {
+    return `v1a,${sign(null, Buffer.concat([Buffer.from(begin), body]), key).toString("base64")}`;
   }
-  const key = Buffer.from(secret.slice("whsec_".length), "base64");
   return `v1,${createHmac("sha256", key).update(begin).update(body).digest("base64")}`;
 }
 
 /** What stands before the 32 bytes of an ed25519 key in PKCS #8. */
 const PKCS8_ED25519 = Buffer.from("302e020100300506032b657004220420", "hex");
 const MAX_KEYS = 1_000;
-/** Reading a key takes as long as signing with it. */
-const privateKeys = new Map<string, KeyObject>();
+/** Reading a key takes longer than signing with it. */
+const keys = new Map<string, KeyObject>();
 
-/** `whsk_` and the base64 of 32 bytes of key, with its public key behind them or without. */
-function privateKey(secret: string): KeyObject {
-  const known = privateKeys.get(secret);
+function keyOf(secret: string): KeyObject {
+  const known = keys.get(secret);
   if (known) return known;
-  const bytes = Buffer.from(secret.slice("whsk_".length), "base64").subarray(0, 32);
-  const key = createPrivateKey({ key: Buffer.concat([PKCS8_ED25519, bytes]), format: "der", type: "pkcs8" });
-  if (privateKeys.size >= MAX_KEYS) privateKeys.clear();
-  privateKeys.set(secret, key);
+  const key = readKey(secret);
+  if (keys.size >= MAX_KEYS) keys.clear();
+  keys.set(secret, key);
   return key;
+}
+
+/** `whsec_` or `whsk_` and base64; of an ed25519 key the 32 bytes, with its public key behind them or without. */
+function readKey(secret: string): KeyObject {
+  if (!secret.startsWith("whsk_")) {
+    return createSecretKey(Buffer.from(secret.slice("whsec_".length), "base64"));
+  }
+  const bytes = Buffer.from(secret.slice("whsk_".length), "base64").subarray(0, 32);
+  return createPrivateKey({ key: Buffer.concat([PKCS8_ED25519, bytes]), format: "der", type: "pkcs8" });
 }
