@@ -1,6 +1,7 @@
 import { chmod, mkdtemp, readdir, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { fileURLToPath } from "node:url";
 import type { TestProject } from "vitest/node";
 import { processIdentity } from "../../store/embedded/processIdentity.ts";
 import { startEmbeddedPostgres } from "../../store/embedded/startEmbeddedPostgres.ts";
@@ -14,21 +15,12 @@ declare module "vitest" {
 
 const PREFIX = "fencepost-test-postgres-";
 
-/**
- * Vitest's global setup: one server for the whole run, the one of `DATABASE_URL` or an embedded one; and one folder in
- * which the processes that tests start find what another has compiled.
- */
-export default async function setup(project: TestProject): Promise<() => Promise<void>> {
-  const compiled = await mkdtemp(join(tmpdir(), "fencepost-test-compiled-"));
-  process.env["NODE_COMPILE_CACHE"] = compiled;
-  const stopServer = await setUpServer(project);
-  return async () => {
-    await stopServer();
-    await rm(compiled, { recursive: true, force: true });
-  };
-}
+/** What the processes that tests start have compiled: the next one finds it there. `npm ci` takes it away. */
+const COMPILED = new URL("../../../../../node_modules/.cache/compiled", import.meta.url);
 
-async function setUpServer(project: TestProject): Promise<() => Promise<void>> {
+/** Vitest's global setup: one server for the whole run, the one of `DATABASE_URL` or an embedded one. */
+export default async function setup(project: TestProject): Promise<() => Promise<void>> {
+  process.env["NODE_COMPILE_CACHE"] ??= fileURLToPath(COMPILED);
   const given = process.env["DATABASE_URL"];
   if (given) {
     project.provide("postgresUrl", given);
