@@ -5,11 +5,11 @@ import { type ChildProcess, spawn } from "node:child_process";
 import { chmod, mkdtemp, readFile, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { createInterface } from "node:readline";
 import { setTimeout as sleep } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
 import { parseArgs } from "node:util";
 import { type Database, openDatabase, startEmbeddedPostgres } from "fencepost";
+import { firstLine } from "./firstLine.ts";
 
 const { values: options } = parseArgs({
   options: { events: { type: "string", default: "200000" }, json: { type: "boolean", default: false } },
@@ -153,12 +153,6 @@ function run(script: string, args: readonly string[]): ChildProcess {
   });
   children.push(child);
   return child;
-}
-
-async function firstLine(child: ChildProcess): Promise<string> {
-  if (!child.stdout) throw new Error("The process has no output.");
-  for await (const line of createInterface({ input: child.stdout })) return line;
-  throw new Error("The process ended without a line.");
 }
 
 function round(value: number, digits = 0): number {

@@ -2,8 +2,7 @@
 // Deliveries a second through each store, next to a bare undici loop that signs and posts the same bodies to the same
 // endpoint with as many connections and keeps nothing; and the time from due to sent at a steady rate that all of
 // them can keep. The endpoint is a process of its own; databases, endpoint and sender share the machine.
-import { type ChildProcess, spawn } from "node:child_process";
-import { createInterface } from "node:readline";
+import { spawn } from "node:child_process";
 import { setTimeout as sleep } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
 import { parseArgs } from "node:util";
@@ -15,6 +14,7 @@ import { attemptHeaders } from "../packages/fencepost/src/deliver/sign.ts";
 import { buildMessage, type Message } from "../packages/fencepost/src/message/payload.ts";
 import type { DeliveryId, DeliveryStore } from "../packages/fencepost/src/store/deliveryStore.ts";
 import { type BenchStore, benchStores, SECRET, type StoreName, webhookOf } from "./deliverStores.ts";
+import { firstLine } from "./firstLine.ts";
 
 const { values: options } = parseArgs({
   options: {
@@ -213,10 +213,4 @@ function median(rounds: readonly Measured[]): Measured {
 
 function round2(value: number): number {
   return Math.round(value * 100) / 100;
-}
-
-async function firstLine(child: ChildProcess): Promise<string> {
-  if (!child.stdout) throw new Error("The endpoint has no output.");
-  for await (const line of createInterface({ input: child.stdout })) return line;
-  throw new Error("The endpoint ended before it listened.");
 }

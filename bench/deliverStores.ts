@@ -7,6 +7,8 @@ import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { type Database, migrate, openDatabase, postgresStore, startEmbeddedPostgres } from "fencepost";
 import { Redis } from "ioredis";
+import { readAddressRules } from "../packages/fencepost/src/address/addressRules.ts";
+import { readWebhookInput } from "../packages/fencepost/src/dispatch/webhookInput.ts";
 import type { Message } from "../packages/fencepost/src/message/payload.ts";
 import type { DeliveryStore } from "../packages/fencepost/src/store/deliveryStore.ts";
 import { insertMessages } from "../packages/fencepost/src/store/postgres/messages.ts";
@@ -79,23 +81,8 @@ export const SECRET = `whsec_${Buffer.alloc(32, 7).toString("base64")}`;
 
 /** A webhook for every type, with the defaults. */
 export function webhookOf(url: string): NewWebhook {
-  return {
-    id: "wh_bench" as WebhookId,
-    url,
-    types: ["*"],
-    filter: null,
-    headers: {},
-    description: "",
-    onUnknown: "resend",
-    retryOn: "default",
-    retryScheduleMs: null,
-    jitter: 0.5,
-    ratePerSecond: null,
-    maxInFlight: null,
-    disableAfterMs: null,
-    ordering: "none",
-    secrets: [SECRET],
-  };
+  const rules = readAddressRules({ allowInsecure: true });
+  return readWebhookInput({ url, types: ["*"], secrets: [SECRET] }, rules, "wh_bench" as WebhookId);
 }
 
 async function startRedis(folder: string): Promise<{ readonly client: Redis; stop(): Promise<void> }> {

@@ -2,7 +2,6 @@
 // 97 webhooks that answer, alone and beside three that do not: one hangs for the full time-out, one drips a body for
 // ever, one says 429. The ratio is the pace of the 97 with them over that without them.
 import { spawn } from "node:child_process";
-import { createInterface } from "node:readline";
 import { setTimeout as sleep } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
 import { parseArgs } from "node:util";
@@ -11,6 +10,7 @@ import { startDeliverLoop } from "../packages/fencepost/src/deliver/deliverLoop.
 import { buildMessage } from "../packages/fencepost/src/message/payload.ts";
 import type { WebhookId } from "../packages/fencepost/src/store/webhook.ts";
 import { benchStores, webhookOf } from "./deliverStores.ts";
+import { firstLine } from "./firstLine.ts";
 
 const { values: options } = parseArgs({
   options: {
@@ -32,7 +32,7 @@ const endpoints = spawn(
 );
 const stores = await benchStores();
 try {
-  const urls = JSON.parse(await firstLine()) as readonly string[];
+  const urls = JSON.parse(await firstLine(endpoints)) as readonly string[];
   const alone: number[] = [];
   const beside: number[] = [];
   for (let round = 0; round < ROUNDS; round++) {
@@ -98,9 +98,4 @@ function idOf(place: number): WebhookId {
 
 function median(values: readonly number[]): number {
   return values.toSorted((a, b) => a - b)[Math.floor((values.length - 1) / 2)] ?? 0;
-}
-
-async function firstLine(): Promise<string> {
-  for await (const line of createInterface({ input: endpoints.stdout })) return line;
-  throw new Error("The endpoints ended before they listened.");
 }

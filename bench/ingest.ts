@@ -5,7 +5,6 @@ import { type ChildProcess, spawn } from "node:child_process";
 import { chmod, mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { createInterface } from "node:readline";
 import { fileURLToPath } from "node:url";
 import { parseArgs } from "node:util";
 import { scv } from "@fencepost/simulator";
@@ -22,6 +21,7 @@ import { registerStream } from "../packages/fencepost/src/ingest/registerStream.
 import { dataLake } from "../packages/fencepost/src/source/dataLake/dataLake.ts";
 import type { Source } from "../packages/fencepost/src/source/source.ts";
 import { loadDecoder } from "../packages/fencepost/src/xdr/decode.ts";
+import { firstLine } from "./firstLine.ts";
 import { decodeBare, hasRecordedLedgers, writeRecordedLake } from "./ingestLake.ts";
 
 const { values: options } = parseArgs({
@@ -158,10 +158,4 @@ async function insertByHand(database: Database): Promise<number> {
 
 function round2(value: number): number {
   return Math.round(value * 100) / 100;
-}
-
-async function firstLine(child: ChildProcess): Promise<string> {
-  if (!child.stdout) throw new Error("The node has no output.");
-  for await (const line of createInterface({ input: child.stdout })) return line;
-  throw new Error("The node ended before it listened.");
 }

@@ -13,12 +13,13 @@ import { afterAll, describe, expect, test } from "vitest";
 import { startDeliverLoop } from "../../deliver/deliverLoop.ts";
 import { buildMessage } from "../../message/payload.ts";
 import { createLog } from "../../observe/log.ts";
+import { webhookOf } from "../../store/conformance/deliverySteps.ts";
 import type { Delivery, DeliveryStore } from "../../store/deliveryStore.ts";
 import { openDatabase } from "../../store/postgres/database.ts";
 import { migrate } from "../../store/postgres/migrate.ts";
 import { postgresStore } from "../../store/postgres/postgresStore.ts";
 import { redisStore } from "../../store/redis/redisStore.ts";
-import type { NewWebhook, OnUnknown, WebhookId } from "../../store/webhook.ts";
+import type { OnUnknown } from "../../store/webhook.ts";
 import { CRASH_POINTS, type CrashPoint, type WorkerOptions } from "../support/crashPoints.ts";
 import { waitForHeld } from "../support/insertGate.ts";
 import { hasRedis, startRedis } from "../support/redisServer.ts";
@@ -136,7 +137,9 @@ async function crashAt(storeName: WorkerOptions["store"], point: CrashPoint): Pr
             await gate.promise;
             return reply;
           });
-          const webhook = await store.addWebhook(webhookOf(consumer, endpoint.url, policy));
+          const webhook = await store.addWebhook(
+            webhookOf(`wh_${consumer}`, { url: `${endpoint.url}/`, onUnknown: policy, secrets: [SECRET] }),
+          );
           return { policy, kind, consumer, endpoint, webhook };
         }),
       ),
@@ -265,26 +268,6 @@ async function pruneInbox(pool: pg.Pool, consumer: string): Promise<void> {
   const later = new Date(Date.now() + 8 * DAY_MS);
   const receiver = createReceiver({ secrets: SECRET, inbox, consumer, now: () => later });
   await receiver.pruneInbox({ olderThan: new Date(Date.now() + 60_000) });
-}
-
-function webhookOf(consumer: string, url: string, onUnknown: OnUnknown): NewWebhook {
-  return {
-    id: `wh_${consumer}` as WebhookId,
-    url: `${url}/`,
-    types: ["*"],
-    filter: null,
-    headers: {},
-    description: "",
-    onUnknown,
-    retryOn: "default",
-    retryScheduleMs: null,
-    jitter: 0.5,
-    ratePerSecond: null,
-    maxInFlight: null,
-    disableAfterMs: null,
-    ordering: "none",
-    secrets: [SECRET],
-  };
 }
 
 interface OpenedStore {

@@ -6,6 +6,7 @@ import { type Database, openDatabase } from "../../store/postgres/database.ts";
 import { insertMessages } from "../../store/postgres/messages.ts";
 import { migrate } from "../../store/postgres/migrate.ts";
 import { postgresStore } from "../../store/postgres/postgresStore.ts";
+import { pagesOfClaim } from "../support/claimPages.ts";
 import { createTestDatabase, type TestDatabase } from "../support/testDatabase.ts";
 
 const WAITING = Number(process.env["FENCEPOST_WAITING"] ?? 60_000);
@@ -53,7 +54,7 @@ describe(`one message for ${WEBHOOKS} webhooks`, () => {
 describe(`${WAITING} deliveries that wait for their time, for a limit, or behind one that blocks them`, () => {
   test("do not make a claim read more", { timeout: 600_000 }, async () => {
     await database.query("VACUUM ANALYZE");
-    const before = await pagesOfClaim();
+    const before = await pagesOfClaim(database, CLAIM);
 
     // A third each: not due yet, due at a webhook that has all it may have in flight, due at one that has used up its
     // rate; and some behind the head of a strict webhook.
@@ -99,9 +100,9 @@ describe(`${WAITING} deliveries that wait for their time, for a limit, or behind
        SELECT id, webhook_id, now() - interval '1 hour' FROM fencepost.deliveries WHERE webhook_id = 'wh_strict' AND state = 'pending'`,
     );
 
-    const during = await pagesOfClaim();
+    const during = await pagesOfClaim(database, CLAIM);
     await database.query("ANALYZE");
-    const analyzed = await pagesOfClaim();
+    const analyzed = await pagesOfClaim(database, CLAIM);
     process.stdout.write(
       `pages of a claim of ${CLAIM.limit} among ${WEBHOOKS} webhooks: ${before}; with ${WAITING} that wait: ${during}, analyzed: ${analyzed}\n`,
     );
@@ -118,24 +119,4 @@ describe(`${WAITING} deliveries that wait for their time, for a limit, or behind
 async function count(table: string): Promise<number> {
   const { rows } = await database.query<{ n: number }>(`SELECT count(*)::int AS n FROM ${table}`);
   return rows[0]?.n ?? 0;
-}
-
-/** Claims what is due, for real, and returns the pages that the statement touched. */
-async function pagesOfClaim(): Promise<number> {
-  let pages = 0;
-  const explaining: Database = {
-    ...database,
-    async hot(text, values) {
-      const { rows } = await database.query<{ "QUERY PLAN": readonly [{ Plan: Record<string, number> }] }>(
-        `EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) ${text}`,
-        values,
-      );
-      const plan = rows[0]?.["QUERY PLAN"][0].Plan ?? {};
-      pages += (plan["Shared Hit Blocks"] ?? 0) + (plan["Shared Read Blocks"] ?? 0);
-      return { rows: [], rowCount: 0 };
-    },
-  };
-  await postgresStore(explaining).claim(CLAIM);
-  expect(pages).toBeGreaterThan(0);
-  return pages;
 }

@@ -3,6 +3,7 @@ import { startProxy } from "@fencepost/simulator";
 import { drizzle } from "drizzle-orm/node-postgres";
 import { Client } from "pg";
 import { afterAll, afterEach, beforeAll, describe, expect, it } from "vitest";
+import { pagesOfClaim } from "../../__tests__/support/claimPages.ts";
 import { emptyDeliveryTables } from "../../__tests__/support/deliveryTables.ts";
 import { gateInserts, type InsertGate, waitForHeld } from "../../__tests__/support/insertGate.ts";
 import { createTestDatabase, type TestDatabase } from "../../__tests__/support/testDatabase.ts";
@@ -10,7 +11,13 @@ import { waitUntil } from "../../__tests__/support/waitUntil.ts";
 import type { Message } from "../../message/payload.ts";
 import { emittedMessage, messageOf } from "../conformance/conformingStore.ts";
 import { DELIVERED, EVERYTHING, ended, LEASE_MS, resultOf, webhookOf } from "../conformance/deliverySteps.ts";
-import type { ClaimedDelivery, Delivery, DeliveryStore, DispatchReport } from "../deliveryStore.ts";
+import type {
+  ClaimedDelivery,
+  ClaimOptions,
+  Delivery,
+  DeliveryStore,
+  DispatchReport,
+} from "../deliveryStore.ts";
 import type { NewWebhook, WebhookId } from "../webhook.ts";
 import { type Database, openDatabase } from "./database.ts";
 import { catchUp, replay } from "./dispatching.ts";
@@ -604,23 +611,8 @@ it("has no new webhook wait behind others that have nothing to catch up on", asy
 describe("the pages that a claim reads", () => {
   const WEBHOOKS = 200;
 
-  /** Claims ten deliveries, each of another webhook, and returns the pages that the statement touched. */
-  async function pagesOfClaim(): Promise<number> {
-    let pages = 0;
-    const explain: Database["query"] = async (text, values) => {
-      const { rows } = await database.query<{ "QUERY PLAN": readonly [{ Plan: Record<string, number> }] }>(
-        `EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) ${text}`,
-        values,
-      );
-      const { Plan: plan } = rows[0]!["QUERY PLAN"][0];
-      pages = plan["Shared Hit Blocks"]! + plan["Shared Read Blocks"]!;
-      return { rows: [], rowCount: 0 };
-    };
-    const explaining: Database = { ...database, query: explain, hot: explain };
-    const options = { limit: 10, perOrigin: 1, skipOrigins: [], leaseMs: LEASE_MS };
-    await postgresStore(explaining).claim(options);
-    return pages;
-  }
+  /** Each delivery is one of another webhook. */
+  const TEN: ClaimOptions = { limit: 10, perOrigin: 1, skipOrigins: [], leaseMs: LEASE_MS };
 
   /** Rows that are not due, in a lane of the webhooks or in that of one which is not active, where they are. */
   async function insertWaiting(count: number, { due = false } = {}): Promise<void> {
@@ -644,12 +636,12 @@ describe("the pages that a claim reads", () => {
     );
     await store.dispatch(messageOf("order:1"), {});
     await insertWaiting(2_000);
-    const few = await pagesOfClaim();
+    const few = await pagesOfClaim(database, TEN);
     await insertWaiting(200_000);
     await insertWaiting(20_000, { due: true });
-    const many = await pagesOfClaim();
+    const many = await pagesOfClaim(database, TEN);
     await database.query("ANALYZE");
-    const analyzed = await pagesOfClaim();
+    const analyzed = await pagesOfClaim(database, TEN);
     const { rows } = await database.query("SELECT FROM fencepost.delivery_queue WHERE fence IS NOT NULL");
     expect(rows.length).toBe(3 * 10);
     // An index is a level or two deeper for a hundred times the rows; reading them all would be thousands of pages.
