@@ -35,8 +35,12 @@ export async function openConformingPostgres(): Promise<ConformingPostgres> {
           await database.transaction((client) => insertMessages(client, messages, origin, "orders"));
         },
         async makeDue(id) {
-          const due = "UPDATE fencepost.delivery_queue SET next_at = now() WHERE delivery_id = $1";
-          await database.query(due, [rowId(id)]);
+          // The wait has passed for the delivery too, or who gives its claim back would begin it anew.
+          await database.query(
+            `WITH due AS (UPDATE fencepost.delivery_queue SET next_at = now() WHERE delivery_id = $1)
+             UPDATE fencepost.deliveries SET next_at = now() WHERE id = $1 AND next_at > now()`,
+            [rowId(id)],
+          );
         },
         async deliveries() {
           const { rows } = await database.query<Awaited<ReturnType<ConformingStore["deliveries"]>>[number]>(

@@ -3,7 +3,7 @@ import { describe, it } from "vitest";
 import { claimsConformance } from "./claims.conformance.ts";
 import type { CreateStore } from "./conformingStore.ts";
 import { deliveriesConformance } from "./deliveries.conformance.ts";
-import { checkAgainstModel } from "./deliveryStoreModel.conformance.ts";
+import { checkAgainstModel, SEQUENCES } from "./deliveryStoreModel.conformance.ts";
 import { dispatchingConformance } from "./dispatching.conformance.ts";
 import { replayConformance } from "./replay.conformance.ts";
 import { strictOrderConformance } from "./strictOrder.conformance.ts";
@@ -20,7 +20,9 @@ export function deliveryStoreConformance(create: CreateStore): void {
   describe("replay", () => replayConformance(create));
   describe("upkeep", () => upkeepConformance(create));
 
-  it("keeps its promises whatever comes in whatever order, twice over", { timeout: 300_000 }, async () => {
+  it("keeps its promises whatever comes in whatever order, twice over", {
+    timeout: 60_000 + SEQUENCES * 3_000,
+  }, async () => {
     await checkAgainstModel(create);
   });
 }

@@ -55,6 +55,14 @@ export function upkeepConformance(create: CreateStore): void {
   const isThere = async ({ id }: Delivery): Promise<boolean> => (await store.findDelivery(id)) !== undefined;
 
   describe("pruning", () => {
+    it("ends, wherever its rounds of deliveries and of messages stand to each other", async () => {
+      await addWebhook();
+      await addWebhook();
+      for (const id of ["order:1", "order:2", "order:3"]) await dispatch(messageOf(id));
+      await store.prune({ before: new Date(Date.now() + HOUR_MS), limit: 3 });
+      expect(await pruneAll()).toEqual({ deliveries: 0, messages: 0 });
+    });
+
     it("takes what ended, with its attempts, and nothing that did not", async () => {
       const webhook = await addWebhook({ onUnknown: "hold" });
       const kept: Delivery[] = [];

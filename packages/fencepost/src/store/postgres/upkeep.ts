@@ -14,8 +14,15 @@ export async function prune(client: DatabaseClient, options: PruneOptions): Prom
   const [deliveries, messages] = [rounds.get("deliveries"), rounds.get("messages")];
   if (!deliveries || !messages) return { deliveries: 0, messages: 0, done: true };
   const gone = await pruneDeliveries(client, deliveries.after, options);
+  if (!gone.done) return { deliveries: gone.count, messages: 0, done: false };
+  // Deliveries begin anew with the messages: rounds of their own could end in turns for ever, and never both.
   const freed = await pruneMessages(client, messages, options);
-  return { deliveries: gone.count, messages: freed.count, done: gone.done && freed.done };
+  if (freed.done) await moveDeliveries(client, 0n);
+  return { deliveries: gone.count, messages: freed.count, done: freed.done };
+}
+
+async function moveDeliveries(client: DatabaseClient, after: bigint | null): Promise<void> {
+  await client.query("UPDATE fencepost.prune_rounds SET after = $1 WHERE what = 'deliveries'", [after]);
 }
 
 interface PruneStep {
@@ -62,9 +69,7 @@ async function pruneDeliveries(
   );
   const { seen = 0n, young = 0n, last = null, gone = 0n } = rows[0] ?? {};
   const done = Number(seen) < limit || young > 0n;
-  await client.query("UPDATE fencepost.prune_rounds SET after = $1 WHERE what = 'deliveries'", [
-    done ? 0n : last,
-  ]);
+  if (!done) await moveDeliveries(client, last);
   return { count: Number(gone), done };
 }
 
