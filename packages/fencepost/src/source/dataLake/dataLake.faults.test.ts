@@ -5,7 +5,15 @@ import { batchXdr, type LakeFault, lakeKey, startChain, writeLake } from "@fence
 import { afterEach, describe, expect, test } from "vitest";
 import { never, windowOf } from "../../__tests__/support/windows.ts";
 import { SourceUnavailableError, WrongNetworkError } from "../errors.ts";
-import { ask, chainWithLake, closeThrough, opened, POOL, S3_KEY } from "./__tests__/support/lakes.ts";
+import {
+  ask,
+  chainWithLake,
+  closeThrough,
+  opened,
+  POOL,
+  S3_KEY,
+  skippable,
+} from "./__tests__/support/lakes.ts";
 import { type DataLakeOptions, dataLake } from "./dataLake.ts";
 import { LakeConfigError, LakeObjectError, LedgerChainError } from "./errors.ts";
 
@@ -28,6 +36,15 @@ async function change(folder: string, ledger: number, how: (packed: Buffer) => B
 const repack = (how: (xdr: Buffer) => Buffer) => (packed: Buffer) =>
   zstdCompressSync(how(zstdDecompressSync(packed)));
 
+/** Its second half in a frame of its own that ends too early. */
+function cutSecondFrame(packed: Buffer): Buffer {
+  const xdr = zstdDecompressSync(packed);
+  const [first, second] = [xdr.subarray(0, xdr.length / 2), xdr.subarray(xdr.length / 2)].map((half) =>
+    zstdCompressSync(half),
+  );
+  return Buffer.concat([first!, second!.subarray(0, -1)]);
+}
+
 describe("of an object that cannot be read, nothing is taken, and what is before it is:", () => {
   test.each<[string, (packed: Buffer) => Buffer, string, RegExp]>([
     [
@@ -39,6 +56,30 @@ describe("of an object that cannot be read, nothing is taken, and what is before
     ["no bytes", () => Buffer.alloc(0), "truncated", /ends after 0 bytes/],
     ["zstd with a changed byte", (packed) => packed.fill(7, 40, 44), "garbled", /zstd data is wrong/],
     ["no zstd", () => Buffer.from("<html>not here</html>"), "garbled", /zstd data is wrong/],
+    [
+      "a second zstd frame that is truncated",
+      cutSecondFrame,
+      "truncated",
+      /ends after \d+ bytes, before its end/,
+    ],
+    [
+      "a frame to skip that is truncated",
+      (packed) => Buffer.concat([packed, skippable(9).subarray(0, -1)]),
+      "truncated",
+      /ends after \d+ bytes, before its end/,
+    ],
+    [
+      "something else after its zstd frame",
+      (packed) => Buffer.concat([packed, Buffer.from("<html>")]),
+      "garbled",
+      /zstd data is wrong/,
+    ],
+    [
+      "more zstd frames than anything writes",
+      (packed) => Buffer.concat([packed, ...Array(10_000).fill(skippable(0))]),
+      "too large",
+      /more than 10000 zstd frames/,
+    ],
     ["truncated XDR", repack((xdr) => xdr.subarray(0, -8)), "garbled", /in the middle of a value/],
     ["XDR with a changed word", repack((xdr) => xdr.fill(9, 12, 16)), "garbled", /no such value/],
     [
@@ -49,6 +90,12 @@ describe("of an object that cannot be read, nothing is taken, and what is before
     ],
     ["XDR of nothing", repack(() => Buffer.alloc(12)), "other ledgers", /says 5 to 5, its content none/],
     ["bytes that unpack to gigabytes", () => bomb, "too large", /unpacks to more than 33554432 bytes/],
+    [
+      "frames that only together unpack to gigabytes",
+      () => Buffer.concat(Array(3).fill(zstdCompressSync(Buffer.alloc(16 * 1024 * 1024)))),
+      "too large",
+      /unpacks to more than 33554432 bytes/,
+    ],
   ])("%s", async (_, how, fault, reason) => {
     const folder = await open.folder();
     await chainWithLake(folder, 8);

@@ -1,7 +1,7 @@
-import { cp, rm, writeFile } from "node:fs/promises";
+import { cp, readFile, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { pathToFileURL } from "node:url";
-import { zstdCompressSync } from "node:zlib";
+import { zstdCompressSync, zstdDecompressSync } from "node:zlib";
 import {
   chainFromRecorded,
   lakeKey,
@@ -23,6 +23,7 @@ import {
   POOL,
   readAll,
   S3_KEY,
+  skippable,
 } from "./__tests__/support/lakes.ts";
 import { eventOf, recorded } from "./__tests__/support/recorded.ts";
 import { type DataLakeOptions, dataLake, dataLakeWith } from "./dataLake.ts";
@@ -122,6 +123,20 @@ describe.each(places)("a lake in %s", (_, placeOf) => {
     expect(events).toEqual([...chain.events()].map(eventOf));
     expect(last).toMatchObject({ kind: "idle", latestLedger: 15 });
   });
+});
+
+test("an object may have several zstd frames, as packing in parallel and appending make them", async () => {
+  const folder = await open.folder();
+  const chain = await chainWithLake(folder, 7, { ledgersPerBatch: 4 });
+  for (const start of [2, 4]) {
+    const path = join(folder, lakeKey(start, { ledgersPerBatch: 4 }));
+    const xdr = zstdDecompressSync(await readFile(path));
+    const frames = [xdr.subarray(0, 999), xdr.subarray(999)].map((part) => zstdCompressSync(part));
+    await writeFile(path, Buffer.concat(frames.flatMap((frame) => [skippable(4), frame])));
+  }
+  const { events, last } = await readAll(dataLake({ network: "testnet", url: folder }), [POOL], 2);
+  expect(events).toEqual([...chain.events()].map(eventOf));
+  expect(last).toMatchObject({ kind: "idle", latestLedger: 7 });
 });
 
 test("a ledger that is written while its end is looked for is no hole", async () => {

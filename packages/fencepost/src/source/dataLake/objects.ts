@@ -1,10 +1,9 @@
-import { promisify } from "node:util";
-import { zstdDecompress } from "node:zlib";
 import type { LedgerBatch, ReadBatch } from "../../xdr/ledger.ts";
 import { InvalidXdrError } from "../../xdr/skip.ts";
 import { LakeObjectError } from "./errors.ts";
 import { batchOf, EXTENSIONS, FIRST_LEDGER, keyOf, type LakeLayout } from "./layout.ts";
 import { type LakeStorage, TooLargeError } from "./storage.ts";
+import { unpackFrames, ZstdError } from "./zstdFrames.ts";
 
 /** An object, unpacked but not yet read. */
 export interface LakeObject {
@@ -27,10 +26,6 @@ const MAX_PACKED_BYTES = 128 * 1024 * 1024;
 const MAX_LEDGER_BYTES = 32 * 1024 * 1024;
 /** The most that a batch unpacks to. */
 const MAX_BATCH_BYTES = 512 * 1024 * 1024;
-/** zlib gives back its output in pieces of this size: a whole ledger in one or two. */
-const UNPACK_CHUNK_BYTES = 512 * 1024;
-
-const unpackZstd = promisify(zstdDecompress);
 
 export function openObjects(storage: LakeStorage, layout: LakeLayout): LakeObjects {
   let extensions: readonly [usual: string, other: string] = EXTENSIONS;
@@ -48,29 +43,13 @@ export function openObjects(storage: LakeStorage, layout: LakeLayout): LakeObjec
   }
 
   async function getUnpacked(key: string, signal: AbortSignal): Promise<LakeObject | null> {
-    let packed: Buffer | null;
     try {
-      packed = await storage.get(key, MAX_PACKED_BYTES, signal);
+      const packed = await storage.get(key, MAX_PACKED_BYTES, signal);
+      return packed && { key, xdr: await unpackFrames(packed, maxBytes) };
     } catch (error) {
-      if (!(error instanceof TooLargeError)) throw error;
-      throw new LakeObjectError(storage.where, key, "too large", error.message);
-    }
-    return packed && { key, xdr: await unpack(key, packed) };
-  }
-
-  /** On zlib's own threads. */
-  async function unpack(key: string, packed: Buffer): Promise<Buffer> {
-    try {
-      return await unpackZstd(packed, { maxOutputLength: maxBytes, chunkSize: UNPACK_CHUNK_BYTES });
-    } catch (error) {
-      const { code, message } = error as NodeJS.ErrnoException;
-      const [fault, detail] =
-        code === "ERR_BUFFER_TOO_LARGE"
-          ? (["too large", `it unpacks to more than ${maxBytes} bytes.`] as const)
-          : code === "Z_BUF_ERROR"
-            ? (["truncated", `its zstd data ends after ${packed.length} bytes, before its end.`] as const)
-            : (["garbled", `its zstd data is wrong (${message}).`] as const);
-      throw new LakeObjectError(storage.where, key, fault, detail, error);
+      if (!(error instanceof TooLargeError || error instanceof ZstdError)) throw error;
+      const fault = error instanceof ZstdError ? error.fault : "too large";
+      throw new LakeObjectError(storage.where, key, fault, error.message, error);
     }
   }
 

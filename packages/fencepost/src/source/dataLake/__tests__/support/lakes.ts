@@ -73,6 +73,14 @@ export function closeThrough(chain: Chain, through: number): void {
   }
 }
 
+/** A zstd frame that a reader skips, with so many bytes in it. */
+export function skippable(bytes: number): Buffer {
+  const frame = Buffer.alloc(8 + bytes, 0xff);
+  frame.writeUInt32LE(0x184d2a50, 0);
+  frame.writeUInt32LE(bytes, 4);
+  return frame;
+}
+
 export function ask(lake: Source, fromLedger: number, throughLedger?: number): Promise<SourceWindow> {
   const request = { fromLedger, contractIds: [POOL], ...(throughLedger && { throughLedger }) };
   return lake.window(request, never);
