@@ -44,11 +44,34 @@ describe("the config of a lake", () => {
     expect(parseConfig(JSON.stringify(config), "x")).toEqual({ passphrase: "N", layout: examples });
   });
 
+  test("may be of a draft of the standard: without a version, and with the path of its ledgers", () => {
+    const draft = { ...config, version: undefined, ledgersPath: "/stellar/pubnet/ledgers" };
+    for (const where of ["s3://bucket/stellar/pubnet/ledgers", "/mnt/stellar/pubnet/ledgers/"]) {
+      expect(parseConfig(JSON.stringify(draft), where).layout).toEqual(examples);
+    }
+    const newer = { ...config, version: "1.1", ledgersPath: "/", more: true };
+    expect(parseConfig(JSON.stringify(newer), "s3://bucket/").layout).toEqual(examples);
+  });
+
   test.each<[string, object | string, RegExp]>([
     ["no JSON", "<html>", /not JSON/],
     ["no object", "null", /names no networkPassphrase/],
     ["no passphrase", { ...config, networkPassphrase: undefined }, /names no networkPassphrase/],
     ["another compression", { ...config, compression: "lz4" }, /compression is "lz4"/],
+    ["a later version", { ...config, version: "2.0" }, /version is "2.0", not "1.0"/],
+    ["a version that is no text", { ...config, version: 1 }, /version is 1, not "1.0"/],
+    ["an empty version", { ...config, version: "" }, /version is "", not "1.0"/],
+    [
+      "ledgers elsewhere",
+      { ...config, ledgersPath: "/pubnet/ledgers" },
+      /ledgers are in "\/pubnet\/ledgers": give that folder/,
+    ],
+    [
+      "ledgers in a folder whose name ends like this one's",
+      { ...config, ledgersPath: "ake" },
+      /ledgers are in "ake"/,
+    ],
+    ["a path that is none", { ...config, ledgersPath: 7 }, /ledgersPath is 7/],
     ["no batch size", { ...config, ledgersPerBatch: undefined }, /ledgersPerBatch is undefined/],
     ["a batch of nothing", { ...config, ledgersPerBatch: 0 }, /ledgersPerBatch is 0/],
     ["half a batch", { ...config, batchesPerPartition: 1.5 }, /batchesPerPartition is 1.5/],

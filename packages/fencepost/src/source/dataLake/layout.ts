@@ -21,6 +21,9 @@ export const EXTENSIONS = [".xdr.zst", ".xdr.zstd"] as const;
 export const FIRST_LEDGER = 2;
 export const MAX_LEDGER = 2 ** 31 - 1;
 
+/** Versions of the config that are known: what a later minor one adds can be left out. Drafts had none. */
+const KNOWN_VERSION = /^1(\.\d+){0,2}$/;
+
 const MAX_UINT32 = 2 ** 32 - 1;
 /** The largest batch or partition that is believed, in ledgers. */
 const MAX_SPAN = 10_000_000;
@@ -59,7 +62,10 @@ export function startOfName(
   return span && extensions.some((extension) => `${span.name}${extension}` === name) ? start : null;
 }
 
-/** Reads `.config.json`. Throws {@link LakeConfigError}. */
+/**
+ * Reads `.config.json`. SEP-54 has it beside the ledgers; a draft of it had a `ledgersPath` to them, which is held
+ * against the place of the lake. Throws {@link LakeConfigError}.
+ */
 export function parseConfig(text: string, where: string): { layout: LakeLayout; passphrase: string } {
   let config: Readonly<Record<string, unknown>>;
   try {
@@ -67,16 +73,28 @@ export function parseConfig(text: string, where: string): { layout: LakeLayout; 
   } catch {
     throw new LakeConfigError(where, `its ${CONFIG_KEY} is not JSON.`);
   }
-  const { networkPassphrase, compression = "zstd", ledgersPerBatch, batchesPerPartition } = config;
+  const { networkPassphrase, version = "1.0", compression = "zstd", ledgersPath = "" } = config;
   if (typeof networkPassphrase !== "string") {
     throw new LakeConfigError(where, `its ${CONFIG_KEY} names no networkPassphrase.`);
+  }
+  if (typeof version !== "string" || !KNOWN_VERSION.test(version)) {
+    const detail = `the version is ${JSON.stringify(version)}, not "1.0": a later Fencepost may know it.`;
+    throw new LakeConfigError(where, detail);
+  }
+  if (typeof ledgersPath !== "string") {
+    throw new LakeConfigError(where, `its ledgersPath is ${JSON.stringify(ledgersPath)}.`);
+  }
+  const path = withoutSlashes(ledgersPath);
+  if (path !== "" && !`/${withoutSlashes(where)}`.endsWith(`/${path}`)) {
+    const detail = `it says that its ledgers are in ${JSON.stringify(ledgersPath)}: give that folder as source.url.`;
+    throw new LakeConfigError(where, detail);
   }
   if (compression !== "zstd") {
     throw new LakeConfigError(where, `its compression is ${JSON.stringify(compression)}, not "zstd".`);
   }
   return {
     passphrase: networkPassphrase,
-    layout: checkLayout({ ledgersPerBatch, batchesPerPartition }, where),
+    layout: checkLayout(config, where),
   };
 }
 
@@ -93,6 +111,8 @@ export function checkLayout(
   }
   return { ledgersPerBatch: Number(ledgersPerBatch), batchesPerPartition: Number(batchesPerPartition) };
 }
+
+const withoutSlashes = (path: string): string => path.replace(/^\/+|\/+$/g, "");
 
 /** Names sort newest first. */
 function newestFirst(start: number): string {
