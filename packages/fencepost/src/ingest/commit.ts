@@ -74,15 +74,15 @@ export async function commitBatch(
   try {
     return await stageTransaction(database, leaseMs, async (client) => {
       const locked = await lock(client);
-      // A source that repeats itself must not leave holes in seq.
-      const distinct = new Map(events.map((event) => [event.token, event]));
-      const tokens = await insertEvents(client, locked, [...distinct.values()]);
-      conflict = await findConflict(client, events, new Set(tokens), distinct);
+      const stored = await readContentHashes(client, [...new Set(events.map(({ token }) => token))]);
+      const decided = decideBatch(events, stored);
+      conflict = decided.conflict;
       if (conflict) throw new EventConflictError(conflict.event.token);
+      await insertEvents(client, locked, decided.fresh);
       await insertFoundWatches(client, locked.stream, found.watches);
       await insertUnnamed(client, found.unnamed);
-      await finish(client, locked, locked.seq + BigInt(tokens.length));
-      return tokens.length;
+      await finish(client, locked, locked.seq + BigInt(decided.fresh.length));
+      return decided.fresh.length;
     });
   } catch (error) {
     if (conflict) {
@@ -103,21 +103,23 @@ interface Conflict {
   readonly storedHash: Buffer;
 }
 
-/** The first event that was not stored now and differs from what is stored under its token. */
-async function findConflict(
-  client: DatabaseClient,
+/**
+ * What of a batch is new, in chain order, given the content hashes that are stored under its tokens; or the first event
+ * that contradicts what is stored, or what came before it. A source that repeats itself leaves no holes in seq.
+ */
+function decideBatch(
   events: readonly IdentifiedEvent[],
-  storedNow: ReadonlySet<FencingToken>,
-  distinct: ReadonlyMap<FencingToken, IdentifiedEvent>,
-): Promise<Conflict | undefined> {
-  const known = events.filter((event) => !storedNow.has(event.token) || distinct.get(event.token) !== event);
-  if (known.length === 0) return undefined;
-  const tokens = known.map((event) => event.token);
-  const hashes = await readContentHashes(client, tokens);
-  for (const event of known) {
+  stored: ReadonlyMap<FencingToken, Buffer>,
+): { readonly fresh: readonly IdentifiedEvent[]; readonly conflict?: Conflict } {
+  const hashes = new Map(stored);
+  const fresh: IdentifiedEvent[] = [];
+  for (const event of events) {
     const storedHash = hashes.get(event.token);
-    if (storedHash && decideStored(storedHash, event.contentHash) === "conflict")
-      return { event, storedHash };
+    const decision = decideStored(storedHash, event.contentHash);
+    if (storedHash && decision === "conflict") return { fresh: [], conflict: { event, storedHash } };
+    if (decision !== "new") continue;
+    hashes.set(event.token, event.contentHash);
+    fresh.push(event);
   }
-  return undefined;
+  return { fresh: fresh.sort((a, b) => (a.token < b.token ? -1 : 1)) };
 }

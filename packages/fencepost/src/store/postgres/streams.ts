@@ -1,5 +1,6 @@
 import type { FencingToken } from "@fencepost/token";
 import type { LedgerRef } from "../../source/source.ts";
+import { type CopyValue, copyRows } from "./copyRows.ts";
 import { type DatabaseClient, type Queryable, storableText } from "./database.ts";
 
 /** The cursor row of a stream. Ledgers are 31-bit numbers; seq and term are not. */
@@ -201,59 +202,51 @@ export interface NewEvent {
 }
 
 /**
- * Stores the events that are not stored yet, in chain order, with the seq that follow `seq`. The caller holds
- * the lock of the stream's row, so nobody else can store one between the look and the insert.
- * Returns the tokens stored.
+ * The content hashes of those of these tokens that are stored already. Mostly nothing is between the first and the last
+ * of a window, and that is all that is looked at then.
  */
-export async function insertEvents(
-  client: DatabaseClient,
-  stream: Pick<StreamRow, "stream" | "seq" | "nextLedger">,
-  events: readonly NewEvent[],
-): Promise<readonly FencingToken[]> {
-  const { rows } = await client.query<{ token: FencingToken }>(
-    `WITH fresh AS (
-       SELECT i.*, row_number() OVER (ORDER BY i.token COLLATE "C") AS n
-       FROM unnest($4::text[], $5::text[], $6::text[], $7::text[], $8::bigint[], $9::timestamptz[], $10::text[],
-                   $11::text[], $12::bytea[])
-         AS i(token, type, contract_id, tx_hash, ledger, closed_at, topics, value, content_hash)
-       WHERE NOT EXISTS (SELECT FROM fencepost.events e WHERE e.token = i.token COLLATE "C")
-     )
-     INSERT INTO fencepost.events
-       (token, stream, seq, type, contract_id, tx_hash, ledger, closed_at, topics, value, content_hash, late)
-     SELECT token, $1, $2::bigint + n, type, contract_id, tx_hash, ledger, closed_at,
-            ARRAY(SELECT t FROM jsonb_array_elements_text(topics::jsonb) WITH ORDINALITY AS x(t, i) ORDER BY i),
-            value, content_hash, ledger < $3
-     FROM fresh ORDER BY n
-     ON CONFLICT (token) DO NOTHING
-     RETURNING token`,
-    [
-      stream.stream,
-      stream.seq,
-      stream.nextLedger,
-      events.map((e) => e.token),
-      events.map((e) => e.type),
-      events.map((e) => e.contractId),
-      events.map((e) => e.txHash),
-      events.map((e) => e.ledger),
-      events.map((e) => e.closedAt),
-      events.map((e) => JSON.stringify(e.topics)),
-      events.map((e) => e.value),
-      events.map((e) => e.contentHash),
-    ],
-  );
-  await insertQuarantine(client, events);
-  return rows.map((row) => row.token);
-}
-
 export async function readContentHashes(
   db: Queryable,
   tokens: readonly FencingToken[],
 ): Promise<ReadonlyMap<FencingToken, Buffer>> {
   const { rows } = await db.query<{ token: FencingToken; hash: Buffer }>(
-    "SELECT token, content_hash AS hash FROM fencepost.events WHERE token = ANY($1)",
+    `SELECT token, content_hash AS hash FROM fencepost.events
+     WHERE token = ANY($1) AND EXISTS (
+       SELECT FROM fencepost.events
+       WHERE token >= (SELECT min(t COLLATE "C") FROM unnest($1::text[]) t)
+         AND token <= (SELECT max(t COLLATE "C") FROM unnest($1::text[]) t)
+     )`,
     [tokens],
   );
   return new Map(rows.map((row) => [row.token, row.hash]));
+}
+
+/**
+ * Stores events that are not stored yet, in the order given, with the seq that follow that of the row. The caller holds
+ * its lock since before it looked for them, so nobody else has stored one.
+ */
+export async function insertEvents(
+  client: DatabaseClient,
+  stream: Pick<StreamRow, "stream" | "seq" | "nextLedger">,
+  events: readonly NewEvent[],
+): Promise<void> {
+  if (events.length === 0) return;
+  await copyRows(client, "fencepost.events", EVENT_COLUMNS, rowsOf(stream, events));
+  await insertQuarantine(client, events);
+}
+
+const EVENT_COLUMNS =
+  "token stream seq type contract_id tx_hash ledger closed_at topics value content_hash late".split(" ");
+
+function* rowsOf(
+  { stream, seq, nextLedger }: Pick<StreamRow, "stream" | "seq" | "nextLedger">,
+  events: readonly NewEvent[],
+): Generator<readonly CopyValue[]> {
+  let last = seq;
+  for (const e of events) {
+    const ofChain = [e.type, e.contractId, e.txHash, e.ledger, e.closedAt, e.topics, e.value] as const;
+    yield [e.token, stream, ++last, ...ofChain, e.contentHash, e.ledger < nextLedger];
+  }
 }
 
 /** Sets aside what nobody could decode, each with its reason. It belongs to no projection, so theirs is ''. */
