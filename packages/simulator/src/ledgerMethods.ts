@@ -1,5 +1,5 @@
 // The methods beside getEvents. A node writes the close time of one ledger as a string and those of its range as
-// numbers; ledger XDR is not simulated and stays empty.
+// numbers, and by `headerXdr` means the entry of the header in getLedgers, but the header alone in getLatestLedger.
 import type { Ledger } from "./chain.ts";
 import {
   INTERNAL_ERROR,
@@ -9,6 +9,7 @@ import {
   requireLedgers,
   type View,
 } from "./getEvents.ts";
+import { servedXdr } from "./ledgerXdr.ts";
 
 const MAX_LEDGERS_PAGE = 200;
 const DEFAULT_LEDGERS_PAGE = 50;
@@ -30,13 +31,14 @@ export function getHealth(view: View, unhealthy: boolean) {
 export function getLatestLedger(view: View) {
   requireLedgers(view);
   const ledger = ledgerAt(view, view.latest);
+  const { header, metadata } = servedXdr(view.chain, ledger);
   return {
     id: ledger.hash,
     protocolVersion: view.chain.protocolVersion,
     sequence: ledger.sequence,
     closeTime: String(ledger.closedAt),
-    headerXdr: "",
-    metadataXdr: "",
+    headerXdr: header,
+    metadataXdr: metadata,
   };
 }
 
@@ -75,8 +77,16 @@ export function getLedgers(view: View, params: object) {
   }
   const end = Math.min(latest, start + (limit || DEFAULT_LEDGERS_PAGE) - 1);
   const ledgers = Array.from({ length: end - start + 1 }, (_, i) => {
-    const { hash, sequence, closedAt } = ledgerAt(view, start + i);
-    return { hash, sequence, ledgerCloseTime: String(closedAt), headerXdr: "", metadataXdr: "" };
+    const ledger = ledgerAt(view, start + i);
+    const { hash, sequence, closedAt } = ledger;
+    const { entry, metadata } = servedXdr(view.chain, ledger);
+    return {
+      hash,
+      sequence,
+      ledgerCloseTime: String(closedAt),
+      headerXdr: entry,
+      metadataXdr: metadata,
+    };
   });
   return { ledgers, ...numericRange(view), cursor: String(end) };
 }

@@ -35,6 +35,21 @@ export function batchXdr(chain: Chain, start: number, end: number, form: LedgerF
   return new xdr.LedgerCloseMetaBatch({ startSequence: start, endSequence: end, ledgerCloseMetas }).toXdr();
 }
 
+/** A ledger as a node serves it, in base64. `metadata` is empty where a row is none that a ledger can hold. */
+export function servedXdr(
+  chain: Chain,
+  ledger: Ledger,
+): { readonly entry: string; readonly header: string; readonly metadata: string } {
+  const entry = header(chain, ledger);
+  let metadata = "";
+  try {
+    metadata = ledgerMeta(chain, ledger, {}).toXdr("base64");
+  } catch (error) {
+    if (!(error instanceof ChainError)) throw error;
+  }
+  return { entry: entry.toXdr("base64"), header: entry.header.toXdr("base64"), metadata };
+}
+
 function ledgerMeta(
   chain: Chain,
   ledger: Ledger,

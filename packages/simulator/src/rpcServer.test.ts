@@ -1,6 +1,7 @@
 import { existsSync, readFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 import { rpcCursorAfterLedger } from "@fencepost/token";
+import { xdr } from "@stellar/stellar-sdk/base";
 import fc from "fast-check";
 import { afterEach, describe, expect, test } from "vitest";
 import { CONTRACTS, call, chainOf, ledgers, type Page, readAll, result } from "./__tests__/support/client.ts";
@@ -72,11 +73,35 @@ describe("a simulated RPC node", () => {
       latestLedgerCloseTime: 85,
       oldestLedger: 13,
     });
-    expect(page.ledgers).toEqual([
-      { hash: chain.ledger(16)!.hash, sequence: 16, ledgerCloseTime: "80", headerXdr: "", metadataXdr: "" },
+    expect(page.ledgers).toMatchObject([
+      { hash: chain.ledger(16)!.hash, sequence: 16, ledgerCloseTime: "80" },
     ]);
     const next = await result(rpc.url, "getLedgers", { pagination: { cursor: page.cursor } });
     expect(next).toMatchObject({ cursor: "17", ledgers: [{ sequence: 17, hash }] });
+  });
+
+  test("serves the XDR of its ledgers: the entry of the header, or the header alone, and the metadata", async () => {
+    const chain = startChain({ firstLedger: 10 });
+    const { hash } = chain.close(oneEvent);
+    const rpc = await start({ chain });
+    type Xdr = { headerXdr: string; metadataXdr: string };
+    const { ledgers } = await result<{ ledgers: Xdr[] }>(rpc.url, "getLedgers", { startLedger: 10 });
+    const entry = xdr.LedgerHeaderHistoryEntry.fromXdr(ledgers[0]!.headerXdr, "base64");
+    expect([Buffer.from(entry.hash.value).toString("hex"), entry.header.ledgerSeq]).toEqual([hash, 10]);
+    const meta = xdr.LedgerCloseMeta.fromXdr(ledgers[0]!.metadataXdr, "base64");
+    expect(meta.type === "v2" && meta.value.ledgerHeader).toEqual(entry);
+
+    const latest = await result<Xdr>(rpc.url, "getLatestLedger", {});
+    expect(xdr.LedgerHeader.fromXdr(latest.headerXdr, "base64")).toEqual(entry.header);
+    expect(latest.metadataXdr).toBe(ledgers[0]!.metadataXdr);
+  });
+
+  test("has no metadata of a ledger with a row that no ledger holds, but its header", async () => {
+    const chain = startChain();
+    chain.close({ events: [{ value: "garbage" }] });
+    const rpc = await start({ chain });
+    const { ledgers } = await result<{ ledgers: object[] }>(rpc.url, "getLedgers", { startLedger: 1 });
+    expect(ledgers).toMatchObject([{ headerXdr: expect.stringMatching(/^.{400,}$/), metadataXdr: "" }]);
   });
 
   test.each([

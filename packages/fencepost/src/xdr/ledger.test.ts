@@ -1,4 +1,12 @@
-import { batchXdr, type Chain, type EventSpec, type LedgerForm, scv, startChain } from "@fencepost/simulator";
+import {
+  batchXdr,
+  type Chain,
+  type EventSpec,
+  type LedgerForm,
+  scv,
+  startChain,
+  startRpc,
+} from "@fencepost/simulator";
 import { xdr } from "@stellar/stellar-sdk/base";
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
@@ -127,6 +135,38 @@ test("whatever a ledger holds, in each of its forms, its events are those of the
     }),
     { numRuns: 150 },
   );
+});
+
+test("the metadata of a node's ledgers has the events that the node gives, byte for byte", async () => {
+  const chain = chainOf(
+    [
+      { contract: POOL, value, place: "fee" },
+      { contract: POOL, value, topics: [scv.sym("a")], op: 1 },
+      { contract: POOL, value, place: "afterAll" },
+    ],
+    [],
+    [
+      { contract: OTHER, value },
+      { contract: POOL, value, tx: 3 },
+    ],
+  );
+  const rpc = await startRpc({ chain });
+  try {
+    const ask = async (method: string): Promise<Record<string, never[]>> => {
+      const body = JSON.stringify({ jsonrpc: "2.0", id: 1, method, params: { startLedger: 50 } });
+      return (await (await fetch(rpc.url, { method: "POST", body })).json()).result;
+    };
+    const { ledgers } = await ask("getLedgers");
+    const { events } = await ask("getEvents");
+    const metas = ledgers!.map(({ metadataXdr }) => Buffer.from(metadataXdr, "base64"));
+    const batch = Buffer.concat([Buffer.from(Uint32Array.of(50, 52, 3).buffer).swap32(), ...metas]);
+    const read = reader.forContracts([POOL, OTHER])(batch).ledgers;
+    expect(read.map(({ sequence }) => sequence)).toEqual([50, 51, 52]);
+    expect(read.flatMap((ledger) => ledger.events)).toEqual(events!.map(eventOf));
+    expect(events).toHaveLength(5);
+  } finally {
+    await rpc.close();
+  }
 });
 
 test("any other bytes are refused by name", () => {
