@@ -148,6 +148,7 @@ export { type Database, type DatabaseOptions, openDatabase } from "./store/postg
 export {
   CommitBecameRollbackError,
   ConnectionLostError,
+  DatabaseFullError,
   DatabaseUnreachableError,
   MigrationError,
 } from "./store/postgres/errors.ts";

@@ -13,7 +13,11 @@ import {
 import { ProducedConflictError, ProducerStreamError } from "../ingest/errors.ts";
 import { EventContentMismatchError, InvalidMessageError } from "../message/payload.ts";
 import { InvalidCursorError, TooManySecretsError } from "../store/errors.ts";
-import { ConnectionLostError, DatabaseUnreachableError } from "../store/postgres/errors.ts";
+import {
+  ConnectionLostError,
+  DatabaseFullError,
+  DatabaseUnreachableError,
+} from "../store/postgres/errors.ts";
 import { DispatchIncompleteError } from "../store/redis/errors.ts";
 import { invalidCursor } from "./cursor.ts";
 import type { ProblemKind, ProblemMore } from "./problem.ts";
@@ -71,7 +75,13 @@ const KINDS: readonly (readonly [type: abstract new (...args: never[]) => Error,
 const REDIS_UNAVAILABLE = new Set(["MaxRetriesPerRequestError", "ClusterAllFailedError", "AbortError"]);
 
 function isUnavailable(error: unknown): boolean {
-  const classes = [DatabaseUnreachableError, ConnectionLostError, DispatchIncompleteError, HTTPException];
+  const classes = [
+    DatabaseUnreachableError,
+    DatabaseFullError,
+    ConnectionLostError,
+    DispatchIncompleteError,
+    HTTPException,
+  ];
   if (classes.some((type) => error instanceof type)) return true;
   return REDIS_UNAVAILABLE.has((error as Error).name);
 }

@@ -18,7 +18,7 @@ import {
 import { StaleTermError } from "../lease/term.ts";
 import { buildMessage } from "../message/payload.ts";
 import { openDatabase } from "../store/postgres/database.ts";
-import { ConnectionLostError } from "../store/postgres/errors.ts";
+import { ConnectionLostError, DatabaseFullError } from "../store/postgres/errors.ts";
 import { insertMessages } from "../store/postgres/messages.ts";
 import { insertSkip } from "../store/postgres/projections.ts";
 import { ProjectionStoppedError } from "./errors.ts";
@@ -738,4 +738,21 @@ test("a connection that breaks in a batch is no fault of the handler, and nothin
   expect(await line.messages()).toEqual({ a: "emitted", b: "emitted", c: "emitted" });
   await database.close();
   await proxy.close();
+});
+
+test("a disk that is full is no fault of the handler: the projection tries again and does not stop", async () => {
+  let isFull = true;
+  const line = await startLine(async ({ db: handlerDb }, plain) => {
+    await plain();
+    const refuse = sql`DO $$ BEGIN RAISE EXCEPTION 'could not extend file' USING ERRCODE = 'disk_full'; END $$`;
+    if (isFull) await handlerDb.execute(refuse);
+  });
+  await line.add("a", "b");
+  const error = await failure(db.run(line.projection));
+  expect(error).toBeInstanceOf(DatabaseFullError);
+  expect(error.message).toContain("could not extend file");
+  expect(await line.row()).toMatchObject({ cursor: 0n, stopped_token: null });
+  isFull = false;
+  await db.run(line.projection);
+  expect(await line.ids()).toEqual(["a", "b"]);
 });

@@ -1,5 +1,16 @@
 import { type ChildProcess, execFile, spawn } from "node:child_process";
-import { chown, mkdir, open, readFile, realpath, rename, rm, stat, writeFile } from "node:fs/promises";
+import {
+  chown,
+  mkdir,
+  open,
+  readFile,
+  realpath,
+  rename,
+  rm,
+  stat,
+  statfs,
+  writeFile,
+} from "node:fs/promises";
 import { createServer } from "node:net";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -95,8 +106,8 @@ export async function spawnServer(at: {
   maxConnections: number;
 }): Promise<Server> {
   await trimLog(join(at.dataDir, "server.log"));
-  // The port of a server that was killed, so that other processes that used it find it again.
-  let preferredPort = (await readPostmaster(at.dataDir))?.port ?? 0;
+  // The port of the server before, which may have ended by itself: processes that used it find it again.
+  let preferredPort = await lastPort(at.dataDir);
   for (let tries = 1; ; tries++) {
     const port = await freePort(preferredPort);
     preferredPort = 0;
@@ -108,7 +119,7 @@ export async function spawnServer(at: {
     const url = await untilReady({ dataDir: at.dataDir, password: at.password, port, pid, isGone });
     if (url !== undefined) return { pid, url };
 
-    const output = await logTail(at.dataDir, logStart);
+    const output = (await logTail(at.dataDir, logStart)) || (await whyNoLog(at.dataDir));
     if (tries === SPAWN_TRIES || !RETRIED.test(output)) {
       throw new EmbeddedPostgresStartError(
         `postgres ended with ${child.signalCode ?? `code ${child.exitCode}`}`,
@@ -243,6 +254,12 @@ async function readPostmaster(dataDir: string): Promise<Postmaster | undefined> 
   return { pid, identity: await processIdentity(pid), port };
 }
 
+/** The port that the server on this folder had last; 0 where there was none. */
+async function lastPort(dataDir: string): Promise<number> {
+  const options = await readFile(join(dataDir, "data", "postmaster.opts"), "utf8").catch(() => "");
+  return Number(/"port=(\d+)"/.exec(options)?.[1] ?? 0);
+}
+
 /** Whether a process is PostgreSQL, as far as the system tells: where it does not, the file is believed. */
 async function isPostgres(pid: number): Promise<boolean> {
   const command = await readFile(`/proc/${pid}/comm`, "utf8").catch(() => "postgres");
@@ -275,6 +292,13 @@ async function trimLog(file: string): Promise<void> {
 
 async function logTail(dataDir: string, from: number): Promise<string> {
   return await readEnd(join(dataDir, "server.log"), from, TAIL_BYTES);
+}
+
+/** A full disk has no room for the server's own words about it. */
+async function whyNoLog(dataDir: string): Promise<string> {
+  const { bavail, bsize } = await statfs(dataDir);
+  const free = bavail * bsize;
+  return free < LOG_LIMIT_BYTES ? `No space left on device: ${free} bytes in ${dataDir}` : "";
 }
 
 /** What a file holds after `from`, at most its last `limit` bytes. */

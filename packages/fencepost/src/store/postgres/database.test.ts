@@ -4,7 +4,12 @@ import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from "vitest
 import { createTestDatabase, type TestDatabase } from "../../__tests__/support/testDatabase.ts";
 import { waitUntil } from "../../__tests__/support/waitUntil.ts";
 import { type Database, openDatabase } from "./database.ts";
-import { CommitBecameRollbackError, ConnectionLostError, DatabaseUnreachableError } from "./errors.ts";
+import {
+  CommitBecameRollbackError,
+  ConnectionLostError,
+  DatabaseFullError,
+  DatabaseUnreachableError,
+} from "./errors.ts";
 import { stageTransaction } from "./stageTransaction.ts";
 
 let testDatabase: TestDatabase;
@@ -131,6 +136,25 @@ test("a backend that is told to end is a lost connection", async () => {
     }),
   );
   expect(error).toBeInstanceOf(ConnectionLostError);
+});
+
+test("a full disk is named, in a statement and in a transaction, also where what is thrown only has it as its cause", async () => {
+  const refuse = "DO $$ BEGIN RAISE EXCEPTION 'no room' USING ERRCODE = 'disk_full'; END $$";
+  const wrapped = (cause: unknown) => Promise.reject(new Error("a mistake", { cause }));
+  const failing: (() => Promise<unknown>)[] = [
+    () => direct.query(refuse),
+    () => direct.hot(refuse),
+    () => direct.transaction((client) => client.query(refuse)),
+    () => direct.transaction((client) => client.query(refuse).catch(wrapped).catch(wrapped)),
+    () => direct.transaction(() => direct.query(refuse)),
+  ];
+  for (const fail of failing) {
+    const error = await failure(fail());
+    expect(error).toBeInstanceOf(DatabaseFullError);
+    expect(error.message).toMatch(
+      /^The disk of PostgreSQL at [^ ]+ is full: no room\. Nothing is half-stored\. Free/,
+    );
+  }
 });
 
 test("idle connections that broke are replaced", async () => {

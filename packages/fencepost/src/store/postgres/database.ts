@@ -1,6 +1,12 @@
 import { createHash } from "node:crypto";
 import pg from "pg";
-import { CommitBecameRollbackError, ConnectionLostError, DatabaseUnreachableError } from "./errors.ts";
+import {
+  CommitBecameRollbackError,
+  ConnectionLostError,
+  DatabaseFullError,
+  DatabaseUnreachableError,
+  diskFullCause,
+} from "./errors.ts";
 
 /** What runs a statement: a pool, a client inside a transaction, or a caller's own client. */
 export interface Queryable {
@@ -18,15 +24,16 @@ export interface Database extends Queryable {
   /** {@link Queryable.query} for a statement that runs often: each connection plans it once. */
   hot: Queryable["query"];
   /**
-   * Runs `work` in one transaction; commits, or rolls back when it throws. Throws {@link ConnectionLostError} when
-   * the connection broke in it, and {@link CommitBecameRollbackError} when `work` swallowed an SQL error.
+   * Runs `work` in one transaction; commits, or rolls back when it throws. Throws {@link DatabaseFullError} when that
+   * is why, {@link ConnectionLostError} when the connection broke in it, and {@link CommitBecameRollbackError} when
+   * `work` swallowed an SQL error.
    */
   transaction<T>(work: (client: DatabaseClient) => Promise<T>): Promise<T>;
   close(): Promise<void>;
 }
 
-// int8 comes as bigint: seq, fence and counts do not fit a JavaScript number for ever.
-const types = {
+/** int8 comes as bigint: seq, fence and counts do not fit a JavaScript number for ever. */
+export const types = {
   getTypeParser(oid: number, format?: "text" | "binary") {
     if (oid === pg.types.builtins.INT8 && format !== "binary") return BigInt;
     return pg.types.getTypeParser(oid, format);
@@ -90,7 +97,7 @@ export function openDatabase(url: string, { maxConnections = 10 }: DatabaseOptio
         await client.query("ROLLBACK").catch((rollbackError: Error) => {
           broken ??= rollbackError;
         });
-        throw broken ? new ConnectionLostError(url, broken, error) : error;
+        throw fullOrSame(broken ? new ConnectionLostError(url, broken, error) : error, url);
       } finally {
         client.off("error", onError);
         client.release(broken);
@@ -129,10 +136,16 @@ const CONNECTION_CODES = new Set(
 const CONNECTION_TEXTS =
   /^(?:Connection terminated|Client has encountered a connection error|timeout exceeded)/;
 
+/** A server that cannot write its log says so and ends, so a lost connection may have a full disk as its cause. */
+function fullOrSame(error: unknown, url: string): unknown {
+  const full = error instanceof DatabaseFullError ? undefined : diskFullCause(error);
+  return full ? new DatabaseFullError(url, full, error) : error;
+}
+
 function named(error: unknown, url: string): unknown {
   const { code, message } = error as { code?: string; message?: string };
   const unreachable = CONNECTION_CODES.has(code ?? "") || CONNECTION_TEXTS.test(message ?? "");
-  return unreachable ? new DatabaseUnreachableError(url, error) : error;
+  return unreachable ? new DatabaseUnreachableError(url, error) : fullOrSame(error, url);
 }
 
 /** PostgreSQL's text cannot hold NUL, which what comes from a chain may have. */

@@ -1,3 +1,6 @@
+/** Causes of causes that are looked at, at the most. */
+const MAX_CAUSES = 10;
+
 /** PostgreSQL answered COMMIT with ROLLBACK: an SQL error inside the transaction was caught and ignored. */
 export class CommitBecameRollbackError extends Error {
   override readonly name = "CommitBecameRollbackError";
@@ -17,7 +20,20 @@ export class DatabaseUnreachableError extends Error {
   constructor(url: string, cause: unknown) {
     super(
       `PostgreSQL at ${withoutPassword(url)} cannot be used: ${reasonOf(cause)}. ` +
-        "Check DATABASE_URL and that the server runs.",
+        "Check DATABASE_URL and that the server runs; where it ended, its own log says why (a full disk ends it).",
+      { cause },
+    );
+  }
+}
+
+/** The disk of the database is full. What was not committed is rolled back, whole; it can be tried again. */
+export class DatabaseFullError extends Error {
+  override readonly name = "DatabaseFullError";
+
+  constructor(url: string, reason: Error, cause: unknown) {
+    super(
+      `The disk of PostgreSQL at ${withoutPassword(url)} is full: ${reason.message}. Nothing is half-stored. Free ` +
+        "some space there, or enlarge it: an engine that runs tries again and goes on by itself.",
       { cause },
     );
   }
@@ -51,6 +67,18 @@ function withoutPassword(url: string): string {
   } catch {
     return "the given DATABASE_URL (it is not a URL)";
   }
+}
+
+/** The server's word that its disk is full, where it is the cause of an error: of a handler, a query builder, a loss. */
+export function diskFullCause(error: unknown): Error | undefined {
+  for (
+    let cause = error, depth = 0;
+    cause instanceof Error && depth < MAX_CAUSES;
+    cause = cause.cause, depth++
+  ) {
+    if ((cause as { code?: unknown }).code === "53100") return cause;
+  }
+  return undefined;
 }
 
 /** Several addresses that all refused have no message of their own. */
