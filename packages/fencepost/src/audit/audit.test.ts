@@ -22,6 +22,7 @@ import { relayedStore } from "../store/redis/relayedStore.ts";
 import type { Webhook } from "../store/webhook.ts";
 import { loadDecoder } from "../xdr/decode.ts";
 import { type AuditOptions, AuditRangeError, audit } from "./audit.ts";
+import { isProven } from "./report.ts";
 import { readWebhookEvents } from "./webhookEvents.ts";
 
 const TYPE = "pool.assets_locked";
@@ -120,6 +121,7 @@ describe("an audit of a range", () => {
       events: { agreed: EVENTS, missing: NONE, extra: NONE, different: NONE, doubled: NONE },
       projections: [{ name: "pools", version: 1, behind: 0, stoppedToken: null }],
       messages: { count: EVENTS, missing: NONE, withoutEvent: NONE, silent: NONE },
+      rerun: null,
       webhooks: [
         {
           id: webhook.id,
@@ -216,6 +218,31 @@ describe("an audit of a range", () => {
       await database.query("ALTER TABLE fencepost.deliveries ADD UNIQUE (event_id, webhook_id)");
     }
     expect(await store.listWebhooks({ limit: 1 })).toEqual([]);
+  });
+
+  test("that runs the handlers again proves what it could only list as silent, and counts each fault once", async () => {
+    const { audit, bench, tokens } = await startLine();
+    const [silent, delivered] = tokens.map(named);
+    const rerun = { projections: [poolsProjection()] };
+    expect(await audit({ rerun })).toMatchObject({
+      differences: 0,
+      rerun: {
+        projections: [{ name: "pools", unproven: null, emitted: EVENTS, agreed: EVENTS }],
+        unclaimed: NONE,
+      },
+    });
+    await bench.database.query("DELETE FROM fencepost.messages WHERE event_id = ANY($1)", [
+      [silent?.eventId, delivered?.eventId],
+    ]);
+    await bench.database.query("DELETE FROM fencepost.deliveries WHERE event_id = $1", [silent?.eventId]);
+    expect(await audit()).toMatchObject({ messages: { silent: { count: 1 } }, differences: 1 });
+    const report = await audit({ rerun });
+    expect(report.rerun?.projections[0]?.missing).toEqual(found(silent, delivered));
+    expect(report).toMatchObject({ messages: { silent: NONE, missing: NONE }, differences: 2 });
+    expect(isProven(report)).toBe(true);
+    const unproven = await audit({ rerun: { projections: [] } });
+    expect(unproven).toMatchObject({ messages: { silent: { count: 1 } }, differences: 1 });
+    expect(isProven(unproven)).toBe(false);
   });
 
   test("says what a projection has not come to, and what still waits in the outbox", async () => {

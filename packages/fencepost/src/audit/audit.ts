@@ -20,6 +20,7 @@ import {
   Finding,
   type NamedMessage,
 } from "./report.ts";
+import { auditHandlers, type RerunOptions } from "./rerun.ts";
 
 export interface AuditOptions extends LedgerRange {
   /** What is read again: that of the stream, or another provider of its chain. */
@@ -28,6 +29,8 @@ export interface AuditOptions extends LedgerRange {
   readonly store: Pick<DeliveryStore, "listWebhooks" | "deliveriesOf">;
   /** Compare the events of contract operations only: fees are an option of each node. All unless given. */
   readonly operationsOnly?: boolean;
+  /** Run the handlers of these projections again, from their first event: it takes as long as to build them. */
+  readonly rerun?: RerunOptions;
   readonly signal: AbortSignal;
 }
 
@@ -45,12 +48,12 @@ const MAX_SILENT = 10_000;
  * Reads a range of ledgers again, and holds against it what every stage made of it: stored events, live projections,
  * messages, and a delivery for each webhook that was due it. Nothing is changed. Ledgers that the stream has not read
  * yet are left out. What runs meanwhile does not disturb it, but a message that a projection emits at that moment may
- * not be looked at. Throws {@link AuditRangeError}, `StreamMismatchError`, `ChainResetError`, and what the source and
- * the stores throw.
+ * not be looked at. Throws {@link AuditRangeError}, `StreamMismatchError`, `ChainResetError`, `SharedConnectionError`
+ * where handlers are to run again behind a pooler, and what the source and the stores throw.
  */
 export async function audit(
   database: Database,
-  { source, store, operationsOnly = false, signal, ...wanted }: AuditOptions,
+  { source, store, operationsOnly = false, rerun: rerunOptions, signal, ...wanted }: AuditOptions,
 ): Promise<AuditReport> {
   const { chain } = source;
   const stream = await readStream(database, chain.stream);
@@ -70,12 +73,21 @@ export async function audit(
   const tokens = tokensWithin(chain, range);
   const isCompared = operationsOnly ? isOfOperation : () => true;
   const compared = await auditEvents(database, source, { stream, watches, range, isCompared, signal });
-  const missing = await findMissingMessages(database, store, chain.stream, tokens, signal);
+  const places = await readProjectionPlaces(database, chain.stream, tokens);
+  const rerun = rerunOptions ? await auditHandlers(database, places, tokens, rerunOptions, signal) : null;
+  const proven = (rerun?.projections ?? []).filter(({ unproven }) => unproven === null);
+  const missing = await findMissingMessages(
+    database,
+    store,
+    { stream: chain.stream, tokens, except: proven.map(({ name }) => name) },
+    signal,
+  );
   const { messages, webhooks } = await auditMessages(database, store, tokens, signal);
   const stages = {
     events: compared.events,
-    projections: await readProjectionPlaces(database, chain.stream, tokens),
+    projections: places,
     messages: { ...messages, ...missing },
+    rerun,
     webhooks,
   };
   return {
@@ -179,8 +191,7 @@ async function* storedWithin(
 async function findMissingMessages(
   database: Database,
   store: AuditOptions["store"],
-  stream: string,
-  tokens: TokenRange,
+  range: { readonly stream: string; readonly tokens: TokenRange; readonly except: readonly string[] },
   signal: AbortSignal,
 ): Promise<{
   readonly missing: Finding<NamedMessage>;
@@ -188,7 +199,7 @@ async function findMissingMessages(
 }> {
   const missing = new Finding<NamedMessage>();
   const silent = new Finding<Omit<NamedMessage, "eventId">>();
-  for (const { token, type } of await readSilentEvents(database, stream, tokens, MAX_SILENT)) {
+  for (const { token, type } of await readSilentEvents(database, range, MAX_SILENT)) {
     signal.throwIfAborted();
     const eventId = deriveEventId(token, type);
     const deliveries = await store.deliveriesOf(eventId);

@@ -1,8 +1,10 @@
-import type { EventId, FencingToken } from "@fencepost/token";
+import type { FencingToken } from "@fencepost/token";
 import type { DeliveryState } from "../store/deliveryStore.ts";
-import type { ProjectionPlace } from "../store/postgres/audit.ts";
+import type { NamedMessage, ProjectionPlace } from "../store/postgres/audit.ts";
 import type { LedgerRange } from "../store/postgres/gaps.ts";
 import type { WebhookId } from "../store/webhook.ts";
+
+export type { NamedMessage } from "../store/postgres/audit.ts";
 
 /** How many there are, and the first of them. */
 export interface Findings<Item> {
@@ -24,12 +26,6 @@ export interface EventsAudit {
   readonly doubled: Findings<FencingToken>;
 }
 
-export interface NamedMessage {
-  readonly token: FencingToken;
-  readonly eventId: EventId;
-  readonly type: string;
-}
-
 interface MessagesAudit {
   readonly count: number;
   /** A delivery of it is on record, and the message is not. */
@@ -38,7 +34,7 @@ interface MessagesAudit {
   readonly withoutEvent: Findings<NamedMessage>;
   /**
    * Events without a message of a type that others of their contract and name have. No difference: handlers may choose
-   * what they emit, and are not run again here. A rebuild of the projection stores what is missing.
+   * what they emit. Those of projections whose handlers were run again are proven, and not here.
    */
   readonly silent: Findings<Omit<NamedMessage, "eventId">>;
 }
@@ -59,6 +55,35 @@ export interface WebhookAudit {
   readonly doubled: Findings<NamedMessage>;
 }
 
+/** What handlers emit when they run again, against the messages on record. */
+export interface ProjectionRerun {
+  readonly name: string;
+  readonly version: number;
+  /** Why it proves nothing; null: they ran over every event, and all was compared. */
+  readonly unproven: string | null;
+  /** Messages that they emit for events of the range, and those of them that are on record as they are. */
+  readonly emitted: number;
+  readonly agreed: number;
+  /** They emit it, and it is not on record. */
+  readonly missing: Findings<NamedMessage>;
+  /** It is on record with other content. */
+  readonly different: Findings<NamedMessage>;
+  /** It is on record, and they do not emit it. */
+  readonly unexplained: Findings<NamedMessage>;
+  /**
+   * No difference: it is on record otherwise than they emit it, or they do not emit it, but another version, which
+   * handled its event before this one was live, may have.
+   */
+  readonly earlier: Findings<NamedMessage>;
+}
+
+export interface RerunAudit {
+  /** The live projections of the stream. */
+  readonly projections: readonly ProjectionRerun[];
+  /** On record as made by a projection, and there never was one of that name. */
+  readonly unclaimed: Findings<NamedMessage>;
+}
+
 export interface AuditReport extends LedgerRange {
   readonly stream: string;
   /** What was read again. */
@@ -68,12 +93,19 @@ export interface AuditReport extends LedgerRange {
   readonly events: EventsAudit;
   readonly projections: readonly ProjectionPlace[];
   readonly messages: MessagesAudit;
+  /** Null: handlers were not run again. */
+  readonly rerun: RerunAudit | null;
   readonly webhooks: readonly WebhookAudit[];
-  /** 0: whatever was looked at is as it must be. It is proof only where `unreadFrom` is null. */
+  /** 0: whatever was looked at is as it must be. It is proof only where {@link isProven}. */
   readonly differences: number;
 }
 
-const MAX_LISTED = 10_000;
+/** Whether everything that was asked for could be looked at. */
+export function isProven({ unreadFrom, rerun }: AuditReport): boolean {
+  return unreadFrom === null && (rerun?.projections ?? []).every(({ unproven }) => unproven === null);
+}
+
+export const MAX_LISTED = 10_000;
 
 /** Collects what is found: all of it is counted, and the first listed. */
 export class Finding<Item> implements Findings<Item> {
@@ -91,8 +123,9 @@ export function countDifferences({
   events,
   projections,
   messages,
+  rerun,
   webhooks,
-}: Pick<AuditReport, "events" | "projections" | "messages" | "webhooks">): number {
+}: Pick<AuditReport, "events" | "projections" | "messages" | "rerun" | "webhooks">): number {
   const findings = [
     events.missing,
     events.extra,
@@ -100,6 +133,12 @@ export function countDifferences({
     events.doubled,
     messages.missing,
     messages.withoutEvent,
+    ...(rerun ? [rerun.unclaimed] : []),
+    ...(rerun?.projections ?? []).flatMap(({ missing, different, unexplained }) => [
+      missing,
+      different,
+      unexplained,
+    ]),
     ...webhooks.flatMap(({ missing, doubled }) => [missing, doubled]),
   ];
   const behind = projections.reduce((sum, projection) => sum + projection.behind, 0);

@@ -309,3 +309,19 @@ it("dev serves the HTTP interface, to whoever has a key that the command line ma
   expect((await cli("keys", "revoke", id)).code).toBe(0);
   expect(await status()).toBe(401);
 });
+
+it("audit runs the handlers again beside the running ones, and names the message that is gone", async () => {
+  const { rows } = await database.query<{ token: string; event_id: string }>(
+    "DELETE FROM fencepost.messages WHERE token = (SELECT min(token) FROM fencepost.messages) RETURNING token, event_id",
+  );
+  const audited = await cli("audit", "--from", "1", "--to", "99", "--rerun");
+  expect(audited.stdout).toContain("projection activity v1: 1 events behind\n");
+  expect(audited.stdout).toContain(
+    "handlers of activity v1, run again: they emit 4 messages, 3 agree\n" +
+      `  missing: they emit it: ${rows[0]?.token} ${rows[0]?.event_id} contract.assets_locked\n`,
+  );
+  // And the webhooks here are made to look as if they had been there before the first three events.
+  expect(audited.stdout).toMatch(/\nDIFFERENCES: 6\n$/);
+  expect(audited.stderr).toMatch(/^activity: event (\d+) of \1 \(100 %\)\n$/);
+  expect(audited.code).toBe(1);
+});

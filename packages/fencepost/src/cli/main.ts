@@ -135,6 +135,7 @@ projectCommand(
   .requiredOption("--to <ledger>", "the last ledger", readLedger)
   .option("--provider <number>", "ask that one of the source's urls alone, from 1", readNumber)
   .option("--source <name>", "one of the config's sources; its source unless given")
+  .option("--rerun", "prove the messages too: run the handlers again, beside the live tables", false)
   .option("--json", "as one JSON object", false)
   .action(async (options: AuditCommandOptions) => (await import("./auditCommand.ts")).auditRange(options));
 

@@ -15,7 +15,8 @@ import { auditRange } from "./auditCommand.ts";
 import { codegen } from "./codegenCommand.ts";
 import { UnknownSourceError } from "./errors.ts";
 import { exportFile } from "./exportCommand.ts";
-import { backfillRange, beginNextEpoch, describeProgress, listGaps, progressLine } from "./sourcesCommand.ts";
+import { progressLine } from "./progressLine.ts";
+import { backfillRange, beginNextEpoch, describeProgress, listGaps } from "./sourcesCommand.ts";
 
 /** The day on which simulated chains begin. */
 const NEXT_EPOCH = "20260617";
@@ -132,8 +133,10 @@ it("a gap is listed, filled from a named source, healed, exported and audited; a
   await expect(exportFile({ ...config, out: none, from: 2, to: 99 })).rejects.toThrow(ExportRangeError);
   await expect(readFile(none)).rejects.toThrow("ENOENT");
 
-  const audited = { ...config, from: 1, to: 10, json: false };
-  expect(await output(auditRange(audited))).toMatch(/events: 10 agree\n(.*\n)*No differences\.\n$/);
+  const audited = { ...config, from: 1, to: 10, rerun: false, json: false };
+  expect(await output(auditRange(audited))).toMatch(
+    /events: 10 agree\n(.*\n)*Not proven: .* --rerun .*\nNo differences\.\n$/,
+  );
   expect(process.exitCode).toBeUndefined();
   await expect(auditRange({ ...audited, provider: 2 })).rejects.toThrow("has one provider only");
   await bench.database.query("DELETE FROM fencepost.events WHERE ledger = 5");
@@ -222,7 +225,7 @@ describe("the progress of a backfill", () => {
         [130, 10_000],
       ] as const) {
         now = at;
-        line.show({ ...progress, ledger, ledgersPerSecond: 10, msLeft: 1_000 });
+        line.show(describeProgress({ ...progress, ledger, ledgersPerSecond: 10, msLeft: 1_000 }));
       }
       line.end();
       return text;

@@ -8,6 +8,7 @@ import { alignedLines } from "./alignedLines.ts";
 import { UnknownSourceError } from "./errors.ts";
 import { loadConfig } from "./loadConfig.ts";
 import { print, printJson } from "./print.ts";
+import { progressLine } from "./progressLine.ts";
 import { withProjectDatabase } from "./project.ts";
 import { listenForStop } from "./stopSignal.ts";
 
@@ -68,7 +69,7 @@ export async function backfillRange({ config: path, from, to, source: name, json
       fromLedger: from,
       throughLedger: to,
       signal,
-      onProgress: progress.show,
+      onProgress: (done) => progress.show(describeProgress(done)),
     }).finally(progress.end);
     if (json) return printJson(report);
     const { fromLedger, throughLedger, events, stored, healed } = report;
@@ -77,33 +78,6 @@ export async function backfillRange({ config: path, from, to, source: name, json
       ...(healed > 0 ? [`${healed} ledgers are missing no more.`] : []),
     );
   });
-}
-
-/** A line without a terminal, no more often than this, in milliseconds. */
-const LINE_EVERY_MS = 10_000;
-
-/** Shows progress: on a terminal one line that changes, elsewhere a line now and then. */
-export function progressLine(
-  out: Pick<NodeJS.WriteStream, "write"> & { readonly isTTY?: boolean },
-  now: () => number = () => performance.now(),
-): { show(progress: BackfillProgress): void; end(): void } {
-  let shownAt = Number.NEGATIVE_INFINITY;
-  let isOpen = false;
-  return {
-    show(progress) {
-      const line = describeProgress(progress);
-      if (out.isTTY) {
-        out.write(`\r\u001b[K${line}`);
-        isOpen = true;
-      } else if (now() - shownAt >= LINE_EVERY_MS) {
-        out.write(`${line}\n`);
-        shownAt = now();
-      }
-    },
-    end() {
-      if (isOpen) out.write("\n");
-    },
-  };
 }
 
 export function describeProgress(progress: BackfillProgress): string {

@@ -50,6 +50,21 @@ export async function applyEvents(
   row: ProjectionRow,
   events: readonly StoredEvent[],
 ): Promise<Applied> {
+  const applied = await runHandlers(client, context, events, (held) => storeMessages(client, row, held));
+  await insertMisfits(client, row, applied.misfits);
+  return applied;
+}
+
+/**
+ * Runs the handlers over the events, in their order and in the transaction of `client`. `keep` gets what they emitted,
+ * some at a time. Throws {@link EventFailed} at the first event that fails.
+ */
+export async function runHandlers(
+  client: DatabaseClient,
+  context: ApplyContext,
+  events: readonly StoredEvent[],
+  keep: (held: readonly EmittedMessage[]) => Promise<void>,
+): Promise<Applied> {
   const misfits: { token: StoredEvent["token"]; reason: string }[] = [];
   let held: EmittedMessage[] = [];
   let heldBytes = 0;
@@ -64,17 +79,16 @@ export async function applyEvents(
       heldBytes += outcome.emitted.reduce((sum, { message }) => sum + message.body.length, 0);
     }
     if (heldBytes > MAX_HELD_BYTES) {
-      await storeMessages(client, row, held);
+      await keep(held);
       held = [];
       heldBytes = 0;
     }
   }
-  await storeMessages(client, row, held);
-  await insertMisfits(client, row, misfits);
+  await keep(held);
   return { messages, misfits };
 }
 
-interface EmittedMessage {
+export interface EmittedMessage {
   readonly event: StoredEvent;
   readonly handler: string;
   readonly message: Message;

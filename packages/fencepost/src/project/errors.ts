@@ -105,7 +105,7 @@ function causeChain(error: unknown): readonly unknown[] {
 }
 
 /** One sentence on what went wrong: the outermost error, and the innermost that caused it. */
-function describe(error: unknown): string {
+export function describe(error: unknown): string {
   const chain = causeChain(error);
   const line = (part: unknown): string =>
     (part instanceof Error ? `${part.name}: ${part.message}` : String(part)).slice(0, MAX_LINE);

@@ -113,7 +113,7 @@ export async function switchTo(
 }
 
 /** Changes when tables or message shapes do. A schema that can tell its shape as JSON Schema takes part with it. */
-function fingerprintOf(projection: Projection, statements: readonly string[]): string {
+export function fingerprintOf(projection: Projection, statements: readonly string[]): string {
   const messages = Object.entries(projection.messages)
     .sort(([a], [b]) => (a < b ? -1 : 1))
     .map(([type, schema]) => `${type} ${JSON.stringify(jsonShape(schema))}`);

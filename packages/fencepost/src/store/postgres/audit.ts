@@ -134,12 +134,15 @@ export interface Silent {
 
 /**
  * Events of a range that a live projection has passed and that have no message of a type which others of the same
- * contract and name do have. Those that were set aside or skipped are not among them.
+ * contract and name do have. Those that were set aside or skipped are not among them, nor is what `except` made.
  */
 export async function readSilentEvents(
   db: Queryable,
-  stream: string,
-  { from, through }: TokenRange,
+  {
+    stream,
+    tokens,
+    except,
+  }: { readonly stream: string; readonly tokens: TokenRange; readonly except: readonly string[] },
   limit: number,
 ): Promise<readonly Silent[]> {
   const { rows } = await db.query<Silent>(
@@ -147,6 +150,7 @@ export async function readSilentEvents(
        SELECT DISTINCT e.contract_id, e.topics[1] AS name, m.type, m.projection
        FROM fencepost.messages m JOIN fencepost.events e ON e.token = m.token
        WHERE m.token >= $2 COLLATE "C" AND m.token <= $3 COLLATE "C" AND m.projection IS NOT NULL
+         AND m.projection <> ALL($4)
      )
      SELECT e.token, mapped.type
      FROM fencepost.events e
@@ -157,8 +161,45 @@ export async function readSilentEvents(
        AND NOT EXISTS (SELECT FROM fencepost.messages m WHERE m.token = e.token AND m.type = mapped.type)
        AND NOT EXISTS (SELECT FROM fencepost.quarantine q WHERE q.token = e.token AND q.projection IN ('', p.name))
        AND NOT EXISTS (SELECT FROM fencepost.skips s WHERE s.token = e.token AND s.projection = p.name)
-     ORDER BY e.token, mapped.type LIMIT $4`,
-    [stream, from, through, limit],
+     ORDER BY e.token, mapped.type LIMIT $5`,
+    [stream, tokens.from, tokens.through, except, limit],
   );
   return rows;
+}
+
+/** The last seq of the events of a range that a cursor has passed; 0 where there is none. */
+export async function readLastSeq(
+  db: Queryable,
+  stream: string,
+  { from, through }: TokenRange,
+  cursor: bigint,
+): Promise<bigint> {
+  const { rows } = await db.query<{ seq: bigint }>(
+    `SELECT coalesce(max(seq), 0) AS seq FROM fencepost.events
+     WHERE stream = $1 AND token >= $2 COLLATE "C" AND token <= $3 COLLATE "C" AND seq <= $4`,
+    [stream, from, through, cursor],
+  );
+  return rows[0]?.seq ?? 0n;
+}
+
+/** Messages of a range that projections are said to have made, and no projection of that name is on record. */
+export async function readUnclaimed(
+  db: Queryable,
+  { from, through }: TokenRange,
+  limit: number,
+): Promise<{ readonly count: number; readonly listed: readonly NamedMessage[] }> {
+  const { rows } = await db.query<NamedMessage & { count: number }>(
+    `SELECT m.token, m.event_id AS "eventId", m.type, count(*) OVER ()::int AS count FROM fencepost.messages m
+     WHERE m.token >= $1 COLLATE "C" AND m.token <= $2 COLLATE "C" AND m.state IN ('emitted', 'suppressed')
+       AND NOT EXISTS (SELECT FROM fencepost.projections p WHERE p.name = m.projection)
+     ORDER BY m.token, m.event_id LIMIT $3`,
+    [from, through, limit],
+  );
+  return { count: rows[0]?.count ?? 0, listed: rows.map(({ count: _, ...name }) => name) };
+}
+
+export interface NamedMessage {
+  readonly token: FencingToken;
+  readonly eventId: EventId;
+  readonly type: string;
 }
