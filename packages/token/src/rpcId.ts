@@ -18,16 +18,12 @@ export function parseRpcId(id: string): LedgerPosition {
   const match = typeof id === "string" ? RPC_ID.exec(id) : null;
   if (!match) throw new InvalidTokenError("An RPC event id is 19 digits, a dash and 10 digits; wrong", id, 0);
   const toid = BigInt(match[1] ?? "");
-  const ledger = toid >> 32n;
-  if (ledger > 2_147_483_647n) throw new InvalidTokenError("The ledger of this RPC id is too high", id, 0);
+  const ledger = Number(toid >> 32n);
+  if (ledger > 2_147_483_647) throw new InvalidTokenError("The ledger of this RPC id is too high", id, 0);
   const event = Number(match[2]);
   if (event > END_OF_LEDGER.event) throw new InvalidTokenError("The event index is above 2^32 - 1", id, 20);
-  return {
-    ledger: Number(ledger),
-    tx: Number((toid >> 12n) & 0xfffffn),
-    op: Number(toid & 0xfffn),
-    event,
-  };
+  const low = Number(BigInt.asUintN(32, toid));
+  return { ledger, tx: low >>> 12, op: low & 0xfff, event };
 }
 
 /** Builds the RPC event id (or cursor) of a position: the inverse of {@link parseRpcId}. */

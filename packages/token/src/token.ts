@@ -44,15 +44,12 @@ const MAX_N = 99_999_999_999_999_999_999n;
 
 /** Builds the token of a ledger event. Throws {@link InvalidTokenError} for a field out of range. */
 export function ledgerToken(parts: StreamEpoch & LedgerPosition): FencingToken {
-  const { ledger, tx, op, event } = parts;
   const head = streamHead(parts);
-  const position = [
-    digits("ledger", ledger, MAX_LEDGER, 10),
-    digits("tx", tx, MAX_TX, 7),
-    digits("op", op, MAX_OP, 4),
-    digits("event", event, MAX_EVENT, 10),
-  ].join("-");
-  return `${head}-${position}` as FencingToken;
+  const ledger = digits("ledger", parts.ledger, MAX_LEDGER, 10);
+  const tx = digits("tx", parts.tx, MAX_TX, 7);
+  const op = digits("op", parts.op, MAX_OP, 4);
+  const event = digits("event", parts.event, MAX_EVENT, 10);
+  return `${head}-${ledger}-${tx}-${op}-${event}` as FencingToken;
 }
 
 /** Builds the token of a producer that counts its own events. `n` is 0 to 10^20 - 1. */
@@ -136,11 +133,17 @@ function bounded(field: string, text: string | undefined, max: number, input: st
   return value;
 }
 
+/** The last epoch that was seen to be a date: mostly it is the same one. */
+let lastDate = "";
+
 function isDate(epoch: string): boolean {
+  if (epoch === lastDate) return true;
   if (!/^\d{8}$/.test(epoch)) return false;
   const iso = `${epoch.slice(0, 4)}-${epoch.slice(4, 6)}-${epoch.slice(6, 8)}`;
   const time = Date.parse(`${iso}T00:00:00Z`);
-  return !Number.isNaN(time) && new Date(time).toISOString().startsWith(iso);
+  if (Number.isNaN(time) || !new Date(time).toISOString().startsWith(iso)) return false;
+  lastDate = epoch;
+  return true;
 }
 
 /** Finds the first character that breaks the form, so that the error can point at it. */

@@ -12,6 +12,7 @@ import {
 } from "../store/postgres/streams.ts";
 import { commitBatch, prepareBatch, startsOf, type WriteContext } from "./commit.ts";
 import { BackfillRangeError, GapError, StreamMismatchError } from "./errors.ts";
+import { type IdentifiedEvent, identifying } from "./identify.ts";
 
 export interface BackfillOptions extends LedgerRange {
   readonly signal: AbortSignal;
@@ -62,9 +63,10 @@ export async function backfill(
   checkRange(stream, { fromLedger: from, throughLedger: through });
 
   const startedAt = now();
-  const open = (ledger: number): ReadAhead =>
+  const reader = identifying(source, context.decoder);
+  const open = (ledger: number): ReadAhead<IdentifiedEvent> =>
     readAhead(
-      source,
+      reader,
       {
         fromLedger: ledger,
         throughLedger: through,
@@ -158,9 +160,9 @@ function checkRange({ stream, nextLedger }: StreamRow, { fromLedger, throughLedg
 
 function requireWindow(
   { source }: WriteContext,
-  answer: SourceWindow,
+  answer: SourceWindow<IdentifiedEvent>,
   position: number,
-): Extract<SourceWindow, { kind: "window" }> {
+): Extract<SourceWindow<IdentifiedEvent>, { kind: "window" }> {
   const { stream } = source.chain;
   switch (answer.kind) {
     case "window":

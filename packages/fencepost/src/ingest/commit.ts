@@ -1,6 +1,6 @@
 import type { FencingToken } from "@fencepost/token";
 import type { Log } from "../observe/log.ts";
-import type { Source, SourceEvent } from "../source/source.ts";
+import type { Source } from "../source/source.ts";
 import type { Database, DatabaseClient } from "../store/postgres/database.ts";
 import { stageTransaction } from "../store/postgres/stageTransaction.ts";
 import {
@@ -16,7 +16,7 @@ import type { Decoder } from "../xdr/decode.ts";
 import { decideStored } from "./decideStored.ts";
 import { type Discovery, type Found, findContracts } from "./discovery.ts";
 import { EventConflictError } from "./errors.ts";
-import { type IdentifiedEvent, identifyEvent } from "./identify.ts";
+import type { IdentifiedEvent } from "./identify.ts";
 
 /** What every writer of a stream's events needs. */
 export interface WriteContext {
@@ -36,17 +36,17 @@ export interface Batch {
   readonly found: Found;
 }
 
-/** Gives the events their tokens; those before the start of their contract are left out. */
+/** Leaves out events before the start of their contract, and finds the contracts that the others name. */
 export async function prepareBatch(
-  { source, decoder, discovery }: WriteContext,
-  events: readonly SourceEvent[],
+  { discovery }: WriteContext,
+  events: readonly IdentifiedEvent[],
   watches: readonly Watch[],
 ): Promise<Batch> {
   const startOf = startsOf(watches);
-  const identified = events
-    .filter((event) => event.ledger >= (startOf.get(event.contractId ?? "") ?? Number.POSITIVE_INFINITY))
-    .map((event) => identifyEvent(source.chain, event, decoder));
-  return { events: identified, found: await findContracts(discovery, identified) };
+  const wanted = events.filter(
+    (event) => event.ledger >= (startOf.get(event.contractId ?? "") ?? Number.POSITIVE_INFINITY),
+  );
+  return { events: wanted, found: await findContracts(discovery, wanted) };
 }
 
 /** From which ledger on the contracts are wanted. */

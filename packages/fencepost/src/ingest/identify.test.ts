@@ -63,3 +63,43 @@ test("an event is new, the same again, or a conflict", () => {
   expect(decideStored(contentHash(event), hash)).toBe("replay");
   expect(decideStored(contentHash({ ...event, value: scv.u32(2) }), hash)).toBe("conflict");
 });
+
+test("what was identified stays as it is when other events are, however large they are", async () => {
+  const decoder = await loadDecoder();
+  const chain = { stream: "pubnet", epoch: "20150930" };
+  const large = { ...event, value: scv.bytes(Buffer.alloc(200_000, 7)) };
+  const first = identifyEvent(chain, event, decoder);
+  const second = identifyEvent(chain, large, decoder);
+  expect(identifyEvent(chain, event, decoder)).toEqual(first);
+  expect(second.contentHash).toEqual(contentHash(large));
+  expect(first.contentHash).toEqual(contentHash(event));
+  expect(second.contentHash).not.toEqual(first.contentHash);
+});
+
+test("a value is set aside exactly where the decoder refuses it, however its base64 is written", async () => {
+  const decoder = await loadDecoder();
+  const chain = { stream: "pubnet", epoch: "20150930" };
+  const plain = scv.bytes(Buffer.from("00fbefbeffffff", "hex"));
+  expect(plain).toMatch(/[+].*[/].*=$/);
+  const written = [
+    plain,
+    plain.replace(/=+$/, ""),
+    ` ${plain}`,
+    plain.replace("+", "-").replace("/", "_"),
+    plain.replace(/.(=+)$/, "$1"),
+    `${plain.slice(0, 8)}=${plain.slice(8)}`,
+    `${plain}AAAA`,
+    `${plain.slice(0, -4)}!!!!`,
+    "",
+  ];
+  for (const value of written) {
+    let refused = false;
+    try {
+      decoder.decode(value);
+    } catch {
+      refused = true;
+    }
+    const { quarantineReason } = identifyEvent(chain, { ...event, value }, decoder);
+    expect({ value, refused: quarantineReason !== null }).toEqual({ value, refused });
+  }
+});

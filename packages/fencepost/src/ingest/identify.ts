@@ -1,6 +1,7 @@
 import { hash } from "node:crypto";
+import { setImmediate } from "node:timers/promises";
 import { type FencingToken, type StreamEpoch, tokenFromRpcId } from "@fencepost/token";
-import type { SourceEvent } from "../source/source.ts";
+import type { Source, SourceEvent, WindowReader } from "../source/source.ts";
 import { type Decoder, UndecodableValueError } from "../xdr/decode.ts";
 import { isPlainValue } from "../xdr/plainValue.ts";
 
@@ -12,14 +13,44 @@ export interface IdentifiedEvent extends SourceEvent {
   readonly quarantineReason: string | null;
 }
 
+/** Events that are identified at once, before others may run. */
+const AT_ONCE = 256;
+
+/**
+ * Reads the windows of a source, and identifies their events as they arrive: those that are read ahead are ready when
+ * their turn comes.
+ */
+export function identifying(source: Source, decoder: Decoder): WindowReader<IdentifiedEvent> {
+  return {
+    ...source,
+    async window(request, signal) {
+      const window = await source.window(request, signal);
+      if (window.kind !== "window") return window;
+      const events: IdentifiedEvent[] = [];
+      for (const event of window.events) {
+        if (events.length % AT_ONCE === AT_ONCE - 1) await setImmediate();
+        events.push(identifyEvent(source.chain, event, decoder));
+      }
+      return { ...window, events };
+    },
+  };
+}
+
 /** Gives an event its token and content hash, and finds out whether it can be decoded. */
 export function identifyEvent(chain: StreamEpoch, event: SourceEvent, decoder: Decoder): IdentifiedEvent {
-  const values = valuesOf(event);
+  const content = frame(event);
   return {
-    ...event,
+    id: event.id,
+    type: event.type,
+    ledger: event.ledger,
+    closedAt: event.closedAt,
+    contractId: event.contractId,
+    txHash: event.txHash,
+    topics: event.topics,
+    value: event.value,
     token: tokenFromRpcId(chain, event.id),
-    contentHash: hashOf(event, values),
-    quarantineReason: whyUndecodable(event, values, decoder),
+    contentHash: sha256(content.bytes),
+    quarantineReason: whyUndecodable(event, content, decoder),
   };
 }
 
@@ -28,36 +59,66 @@ export function identifyEvent(chain: StreamEpoch, event: SourceEvent, decoder: D
  * its length before it. Close times are compared as instants: sources write them in several forms.
  */
 export function contentHash(event: SourceEvent): Buffer {
-  return hashOf(event, valuesOf(event));
+  return sha256(frame(event).bytes);
 }
 
-/** Topics and value as bytes. */
-function valuesOf({ topics, value }: SourceEvent): readonly Buffer[] {
-  return [...topics, value].map((base64) => Buffer.from(base64, "base64"));
+/** By way of a string: a buffer of its own costs more than the hash. */
+function sha256(bytes: Buffer): Buffer {
+  return Buffer.from(hash("sha256", bytes, "binary"), "binary");
 }
 
-function hashOf(event: SourceEvent, values: readonly Buffer[]): Buffer {
-  const closedAt = Math.floor(Date.parse(event.closedAt) / 1000);
-  const texts = [event.type, event.contractId ?? "", event.txHash, `${event.ledger}`, `${closedAt}`];
-  const parts = [...texts.map((text) => Buffer.from(text)), ...values];
-  // One update and not two for each part: the call costs more than the bytes.
-  const framed = Buffer.allocUnsafe(parts.reduce((sum, { length }) => sum + 4 + length, 0));
+/** What is hashed of an event, valid until the next one is framed, and where topics and value begin and end in it. */
+interface Frame {
+  readonly bytes: Buffer;
+  readonly values: readonly (readonly [begin: number, end: number])[];
+}
+
+/** Every event is framed in the same memory: its parts would be ten buffers otherwise. */
+let memory = Buffer.alloc(64 * 1024);
+
+function frame({ type, contractId, txHash, ledger, closedAt, topics, value }: SourceEvent): Frame {
+  const texts = [type, contractId ?? "", txHash, `${ledger}`, `${unixSeconds(closedAt)}`];
+  let room = value.length + 4;
+  for (const text of topics) room += text.length + 4;
+  for (const text of texts) room += text.length * 3 + 4; // UTF-8
+  if (memory.length < room) memory = Buffer.alloc(room);
+
+  const values: [number, number][] = [];
   let at = 0;
-  for (const part of parts) {
-    at = framed.writeUInt32BE(part.length, at);
-    at += part.copy(framed, at);
-  }
-  return hash("sha256", framed, "buffer");
+  const write = (text: string, encoding: "utf8" | "base64"): void => {
+    const length = memory.write(text, at + 4, encoding);
+    memory.writeUInt32BE(length, at);
+    at += 4 + length;
+    if (encoding === "base64") values.push([at - length, at]);
+  };
+  for (const text of texts) write(text, "utf8");
+  for (const topic of topics) write(topic, "base64");
+  write(value, "base64");
+  return { bytes: memory.subarray(0, at), values };
+}
+
+/** The last time that was read, and what it is: all events of a ledger have one. */
+let lastTime: readonly [text: string, seconds: number] = ["", Number.NaN];
+
+function unixSeconds(time: string): number {
+  if (lastTime[0] !== time) lastTime = [time, Math.floor(Date.parse(time) / 1000)];
+  return lastTime[1];
+}
+
+/** Base64 of which every character stands for its bits: what Node leaves out or reads in another way is not. */
+function isWhole(base64: string, bytes: number): boolean {
+  const padding = base64.endsWith("==") ? 2 : base64.endsWith("=") ? 1 : 0;
+  return (base64.length / 4) * 3 - padding === bytes && !base64.includes("-") && !base64.includes("_");
 }
 
 function whyUndecodable(
   { topics, value }: SourceEvent,
-  values: readonly Buffer[],
+  { bytes, values }: Frame,
   decoder: Decoder,
 ): string | null {
-  for (const [i, base64] of [...topics, value].entries()) {
-    const bytes = values[i];
-    if (bytes && isPlainValue(bytes) && bytes.toString("base64") === base64) continue;
+  for (const [i, [begin, end]] of values.entries()) {
+    const base64 = topics[i] ?? value;
+    if (isWhole(base64, end - begin) && isPlainValue(bytes.subarray(begin, end))) continue;
     try {
       decoder.decode(base64);
     } catch (error) {

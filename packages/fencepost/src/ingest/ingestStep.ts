@@ -23,6 +23,7 @@ import {
 import { type Batch, commitBatch, prepareBatch, startsOf, type WriteContext } from "./commit.ts";
 import { factoryIds, findContracts, NOTHING_FOUND } from "./discovery.ts";
 import { GapError } from "./errors.ts";
+import { type IdentifiedEvent, identifying } from "./identify.ts";
 import { decidePast, type Past } from "./past.ts";
 import { openWindows, type Windows } from "./windows.ts";
 
@@ -57,8 +58,7 @@ const DISCOVERED_AT_ONCE = 10_000n;
 
 /** Keeps what it has read ahead from one step to the next. */
 export function createIngest(context: IngestContext): Ingest {
-  const windows = openWindows(context.source);
-  const pastWindows = openWindows(context.source);
+  const [windows, pastWindows] = [openOwn(context), openOwn(context)];
   return { step: (term, signal) => ingestStep(context, term, signal, windows, pastWindows) };
 }
 
@@ -67,8 +67,8 @@ export async function ingestStep(
   context: IngestContext,
   term: bigint,
   signal: AbortSignal,
-  windows: Windows = openWindows(context.source),
-  pastWindows: Windows = openWindows(context.source),
+  windows: Windows = openOwn(context),
+  pastWindows: Windows = openOwn(context),
 ): Promise<StepResult> {
   const stream = await readLedStream(context, term);
   if (stream.halted === "conflict") return { waitMs: HALTED_WAIT_MS };
@@ -79,6 +79,10 @@ export async function ingestStep(
   const moved = joined.length > 0 && (await ingestAtCursor(context, stream, joined, windows, signal));
   const movedPast = await ingestPast(context, term, watches, pastWindows, signal);
   return discovered || moved || movedPast ? "progress" : "idle";
+}
+
+function openOwn({ source, decoder }: IngestContext): Windows {
+  return openWindows(identifying(source, decoder));
 }
 
 async function readLedStream(context: IngestContext, term: bigint): Promise<StreamRow> {
@@ -175,7 +179,7 @@ function readPast(
   past: Past,
   windows: Windows,
   signal: AbortSignal,
-): Promise<SourceWindow> {
+): Promise<SourceWindow<IdentifiedEvent>> {
   const { fromLedger, throughLedger } = past;
   const contractIds = past.watches.map((watch) => watch.contractId);
   const startLedgers = startsOf(past.watches);

@@ -1,10 +1,15 @@
 import { type ReadAhead, readAhead } from "../source/readAhead.ts";
-import type { Source, SourceWindow, WindowRequest } from "../source/source.ts";
+import type { SourceWindow, WindowReader, WindowRequest } from "../source/source.ts";
+import type { IdentifiedEvent } from "./identify.ts";
 
-/** Windows of a source, each after the one before; a long way to go is read ahead, several windows at once. */
+/** Windows of events with their identities, each after the one before; a long way to go is read ahead, several windows at once. */
 export interface Windows {
   /** `latestLedger`: the newest one that is known of, where the request has no end. */
-  next(request: WindowRequest, latestLedger: number, signal: AbortSignal): Promise<SourceWindow>;
+  next(
+    request: WindowRequest,
+    latestLedger: number,
+    signal: AbortSignal,
+  ): Promise<SourceWindow<IdentifiedEvent>>;
 }
 
 /** Ledgers that must be left before it is worth reading ahead. */
@@ -14,8 +19,8 @@ const A_LONG_WAY = 200;
  * Remembers what was read ahead. A request that does not go on where the last window ended, or is about other
  * contracts, begins anew: what was read ahead for another cursor is never given.
  */
-export function openWindows(source: Source): Windows {
-  let ahead: ReadAhead | undefined;
+export function openWindows(source: WindowReader<IdentifiedEvent>): Windows {
+  let ahead: ReadAhead<IdentifiedEvent> | undefined;
 
   function stop(): void {
     ahead?.stop();

@@ -1,7 +1,7 @@
-import type { Source, SourceWindow, WindowRequest } from "./source.ts";
+import type { SourceEvent, SourceWindow, WindowReader, WindowRequest } from "./source.ts";
 
 /** Windows of a range in order, while those after them are read already. */
-export interface ReadAhead {
+export interface ReadAhead<Event extends SourceEvent = SourceEvent> {
   readonly contractIds: readonly string[];
   /** The last ledger of the range. */
   readonly throughLedger: number;
@@ -13,7 +13,7 @@ export interface ReadAhead {
    * The next window: it begins at `position`, and may end anywhere in the range. Throws what the source throws; then,
    * and after an answer that is no window, begin anew.
    */
-  next(): Promise<SourceWindow>;
+  next(): Promise<SourceWindow<Event>>;
   /** Ends what is under way. */
   stop(): void;
 }
@@ -25,32 +25,32 @@ const LEDGERS = 10_000;
 /** Events that a part is to have at the most, where the source does not say how many one answer holds. */
 const EVENTS = 2_000;
 
-interface Part {
+interface Part<Event extends SourceEvent> {
   readonly throughLedger: number;
   /** Its first window, which is asked for already. */
-  readonly window: Promise<SourceWindow>;
+  readonly window: Promise<SourceWindow<Event>>;
 }
 
 /**
  * Reads a range in parts, as many at once as the source allows. Each part has read its first window at the most, so
  * what is held is bounded by that number.
  */
-export function readAhead(
-  source: Source,
+export function readAhead<Event extends SourceEvent>(
+  source: WindowReader<Event>,
   request: WindowRequest & { readonly throughLedger: number },
   signal: AbortSignal,
-): ReadAhead {
+): ReadAhead<Event> {
   const { throughLedger, contractIds } = request;
   const { windowsAtOnce: atOnce = 1, eventsAtOnce = EVENTS, ledgersAtOnce = LEDGERS } = source;
   const stopping = new AbortController();
   const either = AbortSignal.any([signal, stopping.signal]);
-  const parts: Part[] = [];
+  const parts: Part<Event>[] = [];
   let span = Math.min(FIRST_SPAN, ledgersAtOnce);
   let position = request.fromLedger;
   /** The first ledger that is in no part yet. */
   let unread = request.fromLedger;
 
-  function begin(fromLedger: number, through: number): Part {
+  function begin(fromLedger: number, through: number): Part<Event> {
     const window = source.window({ ...request, fromLedger, throughLedger: through }, either);
     window.catch(() => {}); // it is thrown to whoever comes to this part
     return { throughLedger: through, window };

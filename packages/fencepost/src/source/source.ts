@@ -50,39 +50,43 @@ export interface WindowRequest {
  * seen the ledger before the wanted one, and must not be believed. `gap`: it no longer has the wanted ledger.
  * `reset`: its chain is another one than that of the anchor; `found` contradicts it.
  */
-export type SourceWindow =
+export type SourceWindow<Event extends SourceEvent = SourceEvent> =
   | ({
       readonly kind: "window";
       readonly fromLedger: number;
       readonly throughLedger: number;
-      readonly events: readonly SourceEvent[];
+      readonly events: readonly Event[];
     } & SourceHead)
   | ({ readonly kind: "idle" } & SourceHead)
   | ({ readonly kind: "behind" } & SourceHead)
   | ({ readonly kind: "gap"; readonly fromLedger: number; readonly throughLedger: number } & SourceHead)
   | { readonly kind: "reset"; readonly anchor: LedgerRef; readonly found: LedgerRef };
 
-/** Where events come from. A source answers about ranges of closed ledgers and keeps no position of its own. */
-export interface Source {
-  readonly chain: StreamEpoch;
-  readonly passphrase: string;
-  /** What it is called where something is recorded of it, without secrets. */
-  readonly name?: string;
-  /** How long to wait before asking again when nothing is new, in milliseconds. */
-  readonly pollMs: number;
+/** What reads windows. Its events may have more to them than those of a source. */
+export interface WindowReader<Event extends SourceEvent = SourceEvent> {
   /** Windows that may be asked for at once; 1 unless it says more. */
   readonly windowsAtOnce?: number;
   /** Events that one answer to it holds: windows that are read ahead are to have about as many. */
   readonly eventsAtOnce?: number;
   /** Ledgers that a window of it has at the most; 10,000 unless given. */
   readonly ledgersAtOnce?: number;
+  /** Reads one window. Throws where the source cannot answer; the caller asks again later. */
+  window(request: WindowRequest, signal: AbortSignal): Promise<SourceWindow<Event>>;
+}
+
+/** Where events come from. A source answers about ranges of closed ledgers and keeps no position of its own. */
+export interface Source extends WindowReader {
+  readonly chain: StreamEpoch;
+  readonly passphrase: string;
+  /** What it is called where something is recorded of it, without secrets. */
+  readonly name?: string;
+  /** How long to wait before asking again when nothing is new, in milliseconds. */
+  readonly pollMs: number;
   /**
    * Checks that the source is the right network, and still the chain of the anchor, and can be used. Throws a named
    * error where it cannot.
    */
   check(signal: AbortSignal, anchor?: LedgerRef): Promise<SourceHead>;
-  /** Reads one window. Throws where the source cannot answer; the caller asks again later. */
-  window(request: WindowRequest, signal: AbortSignal): Promise<SourceWindow>;
   /** What a closed ledger is; null where the source does not have it, or cannot tell. Throws as `window` does. */
   ledger?(sequence: number, signal: AbortSignal): Promise<LedgerRef | null>;
   /** Its providers, each as a source that asks that one alone; none where there is only one. */
