@@ -1,9 +1,9 @@
 // Contracts that a factory makes, from the config to the rows: a real database, a node over HTTP, the engine.
-import { type Chain, type EventSpec, scv, startChain, startRpc } from "@fencepost/simulator";
+import { type Chain, type EventSpec, type RpcServer, scv, startChain, startRpc } from "@fencepost/simulator";
 import type { FencingToken } from "@fencepost/token";
 import { sql } from "drizzle-orm";
 import { integer, pgTable, text } from "drizzle-orm/pg-core";
-import { afterEach, expect, test } from "vitest";
+import { afterEach, describe, expect, test } from "vitest";
 import { z } from "zod";
 import { created, FACTORY } from "./__tests__/support/factory.ts";
 import { createTestDatabase } from "./__tests__/support/testDatabase.ts";
@@ -14,6 +14,7 @@ import { defineContract, discoveredBy } from "./config/contract.ts";
 import { defineProjection, type Projection } from "./config/projection.ts";
 import { discoveryOf } from "./discovery.ts";
 import { type Engine, prepare, startEngine } from "./engine.ts";
+import { beginEpoch } from "./ingest/beginEpoch.ts";
 import { createLog } from "./observe/log.ts";
 import { projectStep } from "./project/projectStep.ts";
 import { stellarRpc } from "./source/stellarRpc.ts";
@@ -22,7 +23,7 @@ import { acquireLease, openHolder } from "./store/postgres/leases.ts";
 import type { NamingEvent } from "./store/postgres/streams.ts";
 import { loadDecoder } from "./xdr/decode.ts";
 
-const [P, Q, R] = ["p", "q", "r"].map(scv.contractId) as [string, string, string];
+const [P, Q, R, S] = ["p", "q", "r", "s"].map(scv.contractId) as [string, string, string, string];
 const closing: (() => Promise<unknown>)[] = [];
 afterEach(async () => {
   for (const close of closing.splice(0).reverse()) await close();
@@ -63,6 +64,17 @@ function swapsProjection(version: number): Projection {
   });
 }
 
+/** Has the events of the factory and of this contract stored, and does nothing with them. */
+function watching(id: string): Projection {
+  return defineProjection({
+    name: "by_id",
+    version: 1,
+    contracts: { factory, pool: defineContract({ id, startLedger: 1, events: pool.events }) },
+    tables: {},
+    on: {},
+  });
+}
+
 let amount = 0;
 const swap = (contract: string, tx: number) => ({
   contract,
@@ -78,9 +90,14 @@ function closeSwaps(chain: Chain, count: number, contracts: readonly string[]): 
 
 interface Bench {
   readonly chain: Chain;
+  readonly rpc: RpcServer;
   readonly database: Database;
-  config(projections: readonly Projection[]): Config;
-  run(projections: readonly Projection[], options?: { readonly adopt: boolean }): Promise<Engine>;
+  /** In the epoch of today unless another one is named. */
+  config(projections: readonly Projection[], epoch?: string): Config;
+  run(
+    projections: readonly Projection[],
+    options?: { readonly adopt?: boolean; readonly epoch?: string },
+  ): Promise<Engine>;
   rows(): Promise<readonly { pool: string; amount: number; times: number }[]>;
 }
 
@@ -92,14 +109,17 @@ async function open(): Promise<Bench> {
   closing.push(testDatabase.drop);
   const database = openDatabase(testDatabase.url);
   closing.push(database.close);
-  const config = (projections: readonly Projection[]): Config =>
-    defineConfig({ source: stellarRpc({ network: "testnet", urls: rpc.url, pollMs: 20 }), projections });
+  const config = (projections: readonly Projection[], epoch = "20251217"): Config => {
+    const network = { name: "testnet", passphrase: "Test SDF Network ; September 2015", epoch };
+    return defineConfig({ source: stellarRpc({ network, urls: rpc.url, pollMs: 20 }), projections });
+  };
   return {
     chain,
+    rpc,
     database,
     config,
-    async run(projections, { adopt } = { adopt: false }) {
-      const options = { database, config: config(projections) };
+    async run(projections, { adopt = false, epoch } = {}) {
+      const options = { database, config: config(projections, epoch) };
       await prepare(options, { adopt, rebuildChanged: false, signal: never });
       const engine = await startEngine({ ...options, log: createLog("error") });
       closing.push(() => engine.stop());
@@ -122,6 +142,16 @@ async function untilRows(bench: Bench, count: number): Promise<void> {
     what: `${count} swaps are projected`,
     timeoutMs: 30_000,
   });
+}
+
+async function untilLive({ database }: Bench, version: number): Promise<void> {
+  await waitUntil(
+    async () => {
+      const text = "SELECT FROM fencepost.projections WHERE version = $1 AND state = 'live'";
+      return (await database.query(text, [version])).rows.length === 1;
+    },
+    { what: `version ${version} is live`, timeoutMs: 30_000 },
+  );
 }
 
 test("contracts that a factory makes while the engine runs are projected, each event once, also after a restart and in a rebuild", async () => {
@@ -150,16 +180,64 @@ test("contracts that a factory makes while the engine runs are projected, each e
   await second.stop();
 
   await bench.run([swapsProjection(2)]);
-  await waitUntil(
-    async () => {
-      const { rows } = await bench.database.query(
-        "SELECT FROM fencepost.projections WHERE version = 2 AND state = 'live'",
-      );
-      return rows.length === 1;
-    },
-    { what: "version 2 is live", timeoutMs: 30_000 },
-  );
+  await untilLive(bench, 2);
   expect(await bench.rows()).toEqual(live);
+});
+
+describe("after a reset of the network", () => {
+  const NEXT_EPOCH = "20260617";
+
+  // Events of S are stored in any case, so that only the rule says whose they are.
+  const versioned = (version: number) => [swapsProjection(version), watching(S)];
+
+  /** The rows of an old chain on which P, Q and S were made, then the next epoch, on which P, Q and R are made. */
+  async function openNextEpoch(): Promise<{ readonly bench: Bench; readonly due: readonly number[] }> {
+    amount = 0;
+    const bench = await open();
+    const { chain, rpc, database } = bench;
+    chain.close({ events: [created(P), swap(P, 2)] }); // 1
+    closeSwaps(chain, 5, [P]); // to 6
+    chain.close({ events: [created(Q), created(S, { tx: 2 }), swap(Q, 3), swap(S, 4)] }); // 7, 8
+    const before = await bench.run(versioned(1));
+    await untilRows(bench, 8);
+    await before.stop();
+
+    const next = startChain({ life: "second" });
+    next.close({ events: [swap(P, 2), swap(Q, 3), swap(S, 4)] }); // 9 to 11: of nobody's that was made here
+    next.close({ events: [created(Q), swap(Q, 2), swap(P, 3)] }); // 12, 13: earlier than on the old chain
+    closeSwaps(next, 4, [P, S]); // 14 to 21: not made yet, and never
+    next.close({ events: [created(P), swap(P, 2)] }); // 22: later than on the old chain
+    next.close({ events: [created(R), swap(R, 2), swap(Q, 3), swap(S, 4)] }); // 23 to 25
+    closeSwaps(next, 2, [P, Q, R, S]); // 26 to 33
+    rpc.node.chain = next;
+    await beginEpoch(database, bench.config(versioned(1), NEXT_EPOCH).source!, { signal: never });
+    return { bench, due: [1, 2, 3, 4, 5, 6, 7, 8, 12, 22, 23, 24, 26, 27, 28, 30, 31, 32] };
+  }
+
+  async function expectDue({ bench, due }: Awaited<ReturnType<typeof openNextEpoch>>): Promise<void> {
+    const rows = await bench.rows();
+    expect(amountsOf(rows)).toEqual(due);
+    expect(rows.every(({ times }) => times === 1)).toBe(true);
+  }
+
+  test("contracts are found anew on the new chain; those of the old one stay its own, also in a rebuild", async () => {
+    const { bench, due } = await openNextEpoch();
+    const first = await bench.run(versioned(1), { epoch: NEXT_EPOCH });
+    await untilRows(bench, due.length);
+    await expectDue({ bench, due });
+    const { rows: watched } = await bench.database.query(
+      "SELECT contract_id AS id, start_ledger::int AS ledger FROM fencepost.watches WHERE found_by IS NOT NULL ORDER BY 2",
+    );
+    expect(watched).toEqual([
+      { id: Q, ledger: 2 },
+      { id: P, ledger: 7 },
+      { id: R, ledger: 8 },
+    ]);
+    await first.stop();
+    await bench.run(versioned(2), { epoch: NEXT_EPOCH });
+    await untilLive(bench, 2);
+    await expectDue({ bench, due });
+  });
 });
 
 test("a projection of contracts whose events are stored already waits until the rule looked at everything", async () => {
@@ -169,14 +247,7 @@ test("a projection of contracts whose events are stored already waits until the 
   closeSwaps(chain, 2, [P]); // 1, 2
   chain.close({ events: [created(P), swap(P, 2)] }); // 3
   closeSwaps(chain, 3, [P]); // to 6
-  const byId = defineProjection({
-    name: "by_id",
-    version: 1,
-    contracts: { factory, pool: defineContract({ id: P, startLedger: 1, events: pool.events }) },
-    tables: {},
-    on: {},
-  });
-  const before = await bench.run([byId]);
+  const before = await bench.run([watching(P)]);
   await waitUntil(async () => (await database.query("SELECT FROM fencepost.events")).rows.length === 7, {
     what: "all is stored",
     timeoutMs: 30_000,
