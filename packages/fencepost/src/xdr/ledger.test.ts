@@ -154,7 +154,8 @@ test("the metadata of a node's ledgers has the events that the node gives, byte 
   try {
     const ask = async (method: string): Promise<Record<string, never[]>> => {
       const body = JSON.stringify({ jsonrpc: "2.0", id: 1, method, params: { startLedger: 50 } });
-      return (await (await fetch(rpc.url, { method: "POST", body })).json()).result;
+      const answer = await fetch(rpc.url, { method: "POST", body });
+      return ((await answer.json()) as { result: Record<string, never[]> }).result;
     };
     const { ledgers } = await ask("getLedgers");
     const { events } = await ask("getEvents");
