@@ -1,5 +1,4 @@
-import { type Config, watchedContracts } from "./config/config.ts";
-import { producedStream } from "./config/projection.ts";
+import { type Config, streamOf, watchedContracts } from "./config/config.ts";
 import { discoveryOf } from "./discovery.ts";
 import { createDispatcher, type Dispatcher, type DispatcherDeliverOptions } from "./dispatcher.ts";
 import { createIngest } from "./ingest/ingestStep.ts";
@@ -10,11 +9,12 @@ import type { Metrics } from "./observe/metrics.ts";
 import { type OpenedStore, openStore } from "./openStore.ts";
 import { projectStep } from "./project/projectStep.ts";
 import { registerProjection } from "./project/registerProjection.ts";
+import type { Source } from "./source/source.ts";
 import type { Database } from "./store/postgres/database.ts";
-import { openHolder } from "./store/postgres/leases.ts";
+import { type HolderConnection, openHolder } from "./store/postgres/leases.ts";
 import { migrate } from "./store/postgres/migrate.ts";
 import { readSecretsKeys, type Seal } from "./store/sealedSecrets.ts";
-import { loadDecoder } from "./xdr/decode.ts";
+import { type Decoder, loadDecoder } from "./xdr/decode.ts";
 
 export interface EngineOptions {
   readonly database: Database;
@@ -56,12 +56,15 @@ export async function prepare(
   { adopt, rebuildChanged, rebuild, signal }: PrepareOptions,
 ): Promise<void> {
   await migrate(database);
-  const requests = watchedContracts(config).map(({ id, startLedger }) => ({ contractId: id, startLedger }));
-  const { rules } = discoveryOf(config);
-  await registerStream(database, config.source, requests, { adopt, signal, rules });
+  const { source } = config;
+  if (source) {
+    const requests = watchedContracts(config).map(({ id, startLedger }) => ({ contractId: id, startLedger }));
+    const { rules } = discoveryOf(config);
+    await registerStream(database, source, requests, { adopt, signal, rules });
+  }
   for (const projection of config.projections) {
     await registerProjection(database, projection, {
-      stream: producedStream(projection) ?? config.source.chain.stream,
+      stream: streamOf(config, projection),
       rebuildChanged,
       rebuild: rebuild?.has(projection.name) ?? false,
     });
@@ -109,20 +112,13 @@ export async function startEngine(options: EngineOptions): Promise<Engine> {
   }
 }
 
-/** Ingests and projects. */
+/** Ingests what a chain gives, and projects. */
 async function startPipeline(
-  { database, config, log, metrics }: EngineOptions,
+  options: EngineOptions,
   dispatcher: Pick<Dispatcher<never>, "wake">,
 ): Promise<{ stop(): Promise<void> }> {
-  const { source, leaseMs, onGap } = config;
-  const { stream } = source.chain;
-  let stopped = false;
-  source.observe?.((event) => {
-    if (stopped) return; // the source may outlive the engine
-    metrics?.nodeChanged(stream, event);
-    if (event.kind === "aside") log.warn({ stream, ...event }, "node set aside");
-    else log.info({ stream, node: event.node }, "node is asked again");
-  });
+  const { database, config, log, metrics } = options;
+  const { source, leaseMs } = config;
   const decoder = await loadDecoder();
   const holder = openHolder(database.url);
   const projecting = config.projections.map((projection) =>
@@ -150,6 +146,38 @@ async function startPipeline(
         ),
     }),
   );
+  const ingesting =
+    source &&
+    startIngesting({ ...options, source, decoder, holder }, () => {
+      for (const loop of projecting) loop.wake();
+    });
+  return {
+    async stop() {
+      await ingesting?.stop();
+      await Promise.all(projecting.map((loop) => loop.stop()));
+      await holder.close();
+    },
+  };
+}
+
+function startIngesting(
+  options: EngineOptions & {
+    readonly source: Source;
+    readonly decoder: Decoder;
+    readonly holder: HolderConnection;
+  },
+  onEvents: () => void,
+): { stop(): Promise<void> } {
+  const { database, config, source, decoder, holder, log, metrics } = options;
+  const { leaseMs, onGap } = config;
+  const { stream } = source.chain;
+  let stopped = false;
+  source.observe?.((event) => {
+    if (stopped) return; // the source may outlive the engine
+    metrics?.nodeChanged(stream, event);
+    if (event.kind === "aside") log.warn({ stream, ...event }, "node set aside");
+    else log.info({ stream, node: event.node }, "node is asked again");
+  });
   const ingest = createIngest({
     database,
     source,
@@ -160,7 +188,7 @@ async function startPipeline(
     discovery: discoveryOf(config),
     onStored(stored) {
       metrics?.stored(stream, stored);
-      if (stored.events > 0) for (const loop of projecting) loop.wake();
+      if (stored.events > 0) onEvents();
     },
     onGapFound: (gap) => metrics?.gapFound(stream, gap),
   });
@@ -177,8 +205,6 @@ async function startPipeline(
     async stop() {
       await ingesting.stop();
       stopped = true;
-      await Promise.all(projecting.map((loop) => loop.stop()));
-      await holder.close();
     },
   };
 }

@@ -435,7 +435,7 @@ export const Streams = z
       z.object({
         stream: z.string(),
         epoch: z.string(),
-        next_ledger: count(),
+        next_ledger: count().nullable(),
         latest_ledger: count().nullable(),
         lag: count().nullable(),
         seq: bigNumber(),

@@ -18,8 +18,8 @@ export interface ServeApiOptions {
   readonly metrics: Metrics;
   readonly log: Log;
   readonly seal: Seal;
-  /** What an audit reads again. */
-  readonly source: Source;
+  /** What an audit reads again; null: there are no audits. */
+  readonly source: Source | null;
   readonly host: string;
   readonly port: number;
 }
@@ -39,7 +39,7 @@ export async function serveApi(options: ServeApiOptions): Promise<HttpServer> {
     metrics,
     log,
     seal,
-    audit: (range, signal) => audit(database, { source, store, ...range, signal }),
+    ...(source && { audit: (range, signal) => audit(database, { source, store, ...range, signal }) }),
   });
   const server = await serve({ fetch: app.fetch, host, port, log });
   const pruning = startLoop({

@@ -5,7 +5,7 @@ import type { Config } from "../config/config.ts";
 import { openStore } from "../openStore.ts";
 import type { Source } from "../source/source.ts";
 import { UnknownSourceError } from "./errors.ts";
-import { loadConfig } from "./loadConfig.ts";
+import { loadConfig, requireSource } from "./loadConfig.ts";
 import { print, printJson } from "./print.ts";
 import { progressLine } from "./progressLine.ts";
 import { withProjectDatabase } from "./project.ts";
@@ -53,7 +53,7 @@ export async function auditRange(options: AuditCommandOptions): Promise<void> {
 }
 
 function chooseSource(config: Config, { provider, source: name }: AuditCommandOptions): Source {
-  const source = name === undefined ? config.source : config.sources[name];
+  const source = name === undefined ? requireSource(config) : config.sources[name];
   if (!source) throw new UnknownSourceError(name ?? "", Object.keys(config.sources));
   if (provider === undefined) return source;
   const providers = source.providers ?? [];

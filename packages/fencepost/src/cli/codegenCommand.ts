@@ -1,6 +1,6 @@
 import { type CodegenOptions, runCodegen } from "../codegen/codegen.ts";
 import type { NetworkOption } from "../source/networks.ts";
-import { loadConfig } from "./loadConfig.ts";
+import { loadConfig, requireSource } from "./loadConfig.ts";
 import { print } from "./print.ts";
 import { loadEnv, projectAt } from "./project.ts";
 import { listenForStop } from "./stopSignal.ts";
@@ -43,6 +43,6 @@ export async function codegen(options: CodegenCommandOptions): Promise<void> {
 }
 
 async function networkOf(configPath: string): Promise<NetworkOption> {
-  const { chain, passphrase } = (await loadConfig(configPath)).config.source;
+  const { chain, passphrase } = requireSource((await loadConfig(configPath)).config);
   return { name: chain.stream, epoch: chain.epoch, passphrase };
 }

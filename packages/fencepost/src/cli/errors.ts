@@ -99,6 +99,17 @@ export class UnknownSourceError extends Error {
   }
 }
 
+/** The command is about ledgers, and the config follows producers only. */
+export class NoSourceError extends Error {
+  override readonly name = "NoSourceError";
+
+  constructor() {
+    super(
+      "The config has no source: it follows producers only. This command is about the ledgers of a chain.",
+    );
+  }
+}
+
 /** There is no projection of this name in the database. */
 export class UnknownProjectionError extends Error {
   override readonly name = "UnknownProjectionError";

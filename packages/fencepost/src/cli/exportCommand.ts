@@ -1,7 +1,7 @@
 import { open, rm } from "node:fs/promises";
 import { finished } from "node:stream/promises";
 import { exportEvents } from "../export/exportEvents.ts";
-import { loadConfig } from "./loadConfig.ts";
+import { loadConfig, requireSource } from "./loadConfig.ts";
 import { print } from "./print.ts";
 import { withProjectDatabase } from "./project.ts";
 import { listenForStop } from "./stopSignal.ts";
@@ -21,7 +21,7 @@ export async function exportFile(options: ExportCommandOptions): Promise<void> {
   const { from, to, contract, out } = options;
   await withProjectDatabase(options.config, async ({ database }, project) => {
     const { config } = await loadConfig(project.configPath);
-    const { stream } = config.source.chain;
+    const { stream } = requireSource(config).chain;
     const file = (await open(out, "wx")).createWriteStream();
     try {
       const report = await exportEvents(

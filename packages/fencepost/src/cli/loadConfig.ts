@@ -2,7 +2,8 @@ import { existsSync } from "node:fs";
 import { basename, sep } from "node:path";
 import { createJiti } from "jiti";
 import type { Config } from "../config/config.ts";
-import { ConfigFailedError, ConfigNotFoundError, InvalidConfigError } from "./errors.ts";
+import type { Source } from "../source/source.ts";
+import { ConfigFailedError, ConfigNotFoundError, InvalidConfigError, NoSourceError } from "./errors.ts";
 
 export interface LoadedConfig {
   readonly config: Config;
@@ -32,6 +33,12 @@ export async function loadConfig(path: string): Promise<LoadedConfig> {
     throw new InvalidConfigError(basename(path), exported);
   }
   return { config: exported as Config, files };
+}
+
+/** For commands about ledgers. Throws {@link NoSourceError}. */
+export function requireSource({ source }: Config): Source {
+  if (!source) throw new NoSourceError();
+  return source;
 }
 
 function userModules(cache: object): readonly string[] {

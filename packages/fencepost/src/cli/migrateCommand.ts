@@ -20,7 +20,7 @@ export async function migrateProject(options: {
     print(
       `database: ${describePlace(opened.place)}`,
       `applied: ${pending.length === 0 ? "nothing, the schema was up to date" : pending.join(", ")}`,
-      `stream: ${config.source.chain.stream}`,
+      ...(config.source ? [`stream: ${config.source.chain.stream}`] : []),
       `projections: ${config.projections.map(({ name, version }) => `${name} v${version}`).join(", ")}`,
     );
   } finally {

@@ -4,7 +4,7 @@ import { scv, startChain, startEndpoint, startRpc } from "@fencepost/simulator";
 import { Client } from "pg";
 import { afterEach, expect, it, vi } from "vitest";
 import { runCli, startCli } from "../__tests__/support/cliProcess.ts";
-import { createPoolProject, type TestFolder } from "../__tests__/support/cliProject.ts";
+import { createPoolProject, createTestFolder, type TestFolder } from "../__tests__/support/cliProject.ts";
 import { lockAssets, POOL_CONTRACT } from "../__tests__/support/pools.ts";
 import { createTestDatabase } from "../__tests__/support/testDatabase.ts";
 import { waitUntil } from "../__tests__/support/waitUntil.ts";
@@ -13,6 +13,7 @@ import {
   type Database,
   migrate,
   openDatabase,
+  openProducer,
   postgresStore,
   stellarRpc,
 } from "../index.ts";
@@ -224,6 +225,60 @@ it("start --embedded keeps the data in .fencepost beside the config", async () =
     { what: "status shows the cursor at the end" },
   );
   expect((await start.stop()).code).toBe(0);
+});
+
+it("a project of producers only runs in dev and start, and its commands tell that it has no source", async () => {
+  const project = await createTestFolder();
+  closing.push(project.remove);
+  await project.write(
+    "fencepost.config.ts",
+    `import { defineConfig, defineProducer, defineProjection } from "fencepost";
+import { pgTable, text } from "drizzle-orm/pg-core";
+import { z } from "zod";
+
+const invoices = pgTable("invoices", { token: text().primaryKey() });
+const billing = defineProducer({ stream: "billing", events: { paid: z.object({}) } });
+export default defineConfig({
+  projections: [
+    defineProjection({
+      name: "invoices",
+      version: 1,
+      contracts: { billing },
+      tables: { invoices },
+      on: { "billing:paid": async ({ event, db }) => void (await db.insert(invoices).values({ token: event.token })) },
+    }),
+  ],
+});
+`,
+  );
+  const url = await emptyDatabase();
+  const options = { cwd: project.path, env: { DATABASE_URL: url } };
+  const migrated = await runCli(["migrate"], options);
+  expect(migrated.stdout).toMatch(/\nprojections: invoices v1\n$/);
+  expect(migrated.stdout).not.toContain("stream:");
+  const producer = openProducer(await openOn(url), { stream: "billing", epoch: "20260101" });
+
+  for (const [n, command] of ["dev", "start"].entries()) {
+    const running = startCli([command, "--port", "0"], options);
+    closing.push(() => running.stop("SIGKILL"));
+    await running.waitFor(/fencepost is running/);
+    await producer.append([{ n: BigInt(n), type: "paid", data: {} }]);
+    await waitUntil(async () => (await rowsOf(url, "SELECT FROM invoices.invoices")).length === n + 1, {
+      what: `${command} applies the event`,
+    });
+    const http = /http:\/\/127\.0\.0\.1:\d+/.exec(running.stdout())?.[0] ?? "";
+    expect((await fetch(`${http}/ready`)).status).toBe(200);
+    expect((await running.stop()).code).toBe(0);
+  }
+  const { stdout } = await runCli(["status"], options);
+  expect(stdout).toMatch(/\n +billing +- +- +- +2 +0 +- +running\n/);
+  for (const command of ["epoch begin", "audit --from 1 --to 2"]) {
+    const { code, stderr } = await runCli(command.split(" "), options);
+    expect({ command, code, stderr }).toMatchObject({
+      code: 1,
+      stderr: expect.stringContaining("error: NoSourceError: The config has no source"),
+    });
+  }
 });
 
 it("a second signal ends a process at once that still waits for an endpoint", async () => {

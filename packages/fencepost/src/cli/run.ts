@@ -48,7 +48,7 @@ export async function start(
     running = await begin({ database, config, log, metrics: createMetrics(), http: options, signal });
     if (!running) return;
     await warnOfInsecureWebhooks(running.engine, log);
-    const stream = config.source.chain.stream;
+    const stream = config.source?.chain.stream;
     log.info({ database: describePlace(place), stream, http: running.url }, "fencepost is running");
     await untilAborted(signal);
     log.info({}, "fencepost stops");
@@ -232,5 +232,6 @@ function reportingMetrics(log: Log): Metrics {
 }
 
 function describeConfig({ source, projections }: Config): string {
-  return `${source.chain.stream}, ${projections.map(({ name, version }) => `${name} v${version}`).join(", ")}`;
+  const names = projections.map(({ name, version }) => `${name} v${version}`);
+  return [...(source ? [source.chain.stream] : []), ...names].join(", ");
 }

@@ -6,7 +6,7 @@ import { type Gap, readGaps } from "../store/postgres/gaps.ts";
 import { loadDecoder } from "../xdr/decode.ts";
 import { alignedLines } from "./alignedLines.ts";
 import { UnknownSourceError } from "./errors.ts";
-import { loadConfig } from "./loadConfig.ts";
+import { loadConfig, requireSource } from "./loadConfig.ts";
 import { print, printJson } from "./print.ts";
 import { progressLine } from "./progressLine.ts";
 import { withProjectDatabase } from "./project.ts";
@@ -54,7 +54,7 @@ export async function backfillRange({ config: path, from, to, source: name, json
   const signal = listenForStop();
   await withProjectDatabase(path, async ({ database }, project) => {
     const { config } = await loadConfig(project.configPath);
-    const source = name === undefined ? config.source : config.sources[name];
+    const source = name === undefined ? requireSource(config) : config.sources[name];
     if (!source) throw new UnknownSourceError(name ?? "", Object.keys(config.sources));
     const context = {
       database,
@@ -103,9 +103,10 @@ export async function beginNextEpoch(options: ProjectOptions & { readonly from?:
   await withProjectDatabase(options.config, async ({ database }, project) => {
     const { config } = await loadConfig(project.configPath);
     const from = options.from === undefined ? {} : { fromLedger: options.from };
-    const begun = await beginEpoch(database, config.source, { signal, ...from });
+    const source = requireSource(config);
+    const begun = await beginEpoch(database, source, { signal, ...from });
     print(
-      `${config.source.chain.stream} goes on in epoch ${begun.epoch}, from ledger ${begun.nextLedger}.`,
+      `${source.chain.stream} goes on in epoch ${begun.epoch}, from ledger ${begun.nextLedger}.`,
       `What is stored of epoch ${begun.before} stays.`,
     );
   });

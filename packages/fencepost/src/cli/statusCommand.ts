@@ -108,12 +108,12 @@ function table(
 function streamRow(stream: StreamStatus): readonly string[] {
   return [
     stream.stream,
-    String(stream.nextLedger),
+    String(stream.nextLedger ?? "-"),
     String(stream.latestLedger ?? "-"),
     String(stream.lag ?? "-"),
     String(stream.seq),
     String(stream.term),
-    leader(stream.leader),
+    stream.nextLedger === null ? "-" : leader(stream.leader),
     stream.halted === null ? "running" : `HALTED: ${stream.halted}`,
   ];
 }

@@ -3,7 +3,7 @@ import { expect, test } from "vitest";
 import { z } from "zod";
 import { stellarRpc } from "../source/stellarRpc.ts";
 import { DuplicateMessageTypeError, defineConfig, watchedContracts } from "./config.ts";
-import { defineContract, discoveredBy } from "./contract.ts";
+import { defineContract, defineProducer, discoveredBy } from "./contract.ts";
 import { defineProjection } from "./projection.ts";
 
 const source = stellarRpc({ network: "testnet", urls: "http://127.0.0.1:1" });
@@ -41,6 +41,19 @@ test("fills in what is not given", () => {
   expect(defineConfig({ source, projections })).toEqual(filled);
   const unset = { source, projections, onGap: undefined, leaseMs: undefined };
   expect(defineConfig(unset as never)).toEqual(filled);
+});
+
+test("has no source where every projection follows a producer, and needs one where another does not", () => {
+  const billing = defineProducer({ stream: "billing", events: { paid: schema } });
+  const producers = defineProjection({ name: "b", version: 1, contracts: { billing }, tables: {}, on: {} });
+  expect(defineConfig({ projections: [producers] })).toMatchObject({ source: null, sources: {} });
+  expect(defineConfig({ source, projections: [producers, projection("a")] }).source).toBe(source);
+  const mixed = () => defineConfig({ projections: [producers, projection("a")] });
+  expect(mixed).toThrow(/^source is missing: use source: stellarRpc.* The projection a follows a chain\./);
+  const named = () => defineConfig({ sources: { lake: source }, projections: [producers] });
+  expect(named).toThrow(/sources is given without source/);
+  const unused = () => defineConfig({ source, projections: [producers] });
+  expect(unused).toThrow(/source is given, but no projection watches a contract: leave it out/);
 });
 
 test("refuses a message type that two projections declare, and names both", () => {

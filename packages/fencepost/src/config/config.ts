@@ -1,10 +1,11 @@
 import { readAddressRules } from "../address/addressRules.ts";
 import type { Source } from "../source/source.ts";
 import { type ContractWithId, isDiscovered } from "./contract.ts";
-import type { Projection } from "./projection.ts";
+import { type Projection, producedStream } from "./projection.ts";
 
 export interface ConfigInput {
-  readonly source: Source;
+  /** The chain that the projections follow; left away where all of them follow producers. */
+  readonly source?: Source;
   /** Further sources of the same chain, by name: for `fencepost backfill --source`. */
   readonly sources?: { readonly [name: string]: Source };
   readonly projections: readonly Projection[];
@@ -44,8 +45,10 @@ export interface HttpSettings {
   readonly host?: string;
 }
 
-export interface Config extends Required<Omit<ConfigInput, "deliveries" | "http">> {
+export interface Config extends Required<Omit<ConfigInput, "source" | "deliveries" | "http">> {
   readonly kind: "config";
+  /** Null: every projection follows a producer. */
+  readonly source: Source | null;
   readonly deliveries: "postgres" | { readonly redis: string };
   readonly http: Required<HttpSettings> | null;
 }
@@ -64,7 +67,7 @@ export class DuplicateMessageTypeError extends Error {
 }
 
 /**
- * The whole of an installation: a source and the projections that follow it. Throws {@link DuplicateMessageTypeError},
+ * The whole of an installation: a source, and the projections that follow it or producers. Throws {@link DuplicateMessageTypeError},
  * or a `TypeError` that names what is missing.
  */
 export function defineConfig(input: ConfigInput): Config {
@@ -77,16 +80,10 @@ export function defineConfig(input: ConfigInput): Config {
     deliver = {},
     retentionMs = 30 * DAY_MS,
   } = input;
-  if (!source?.chain) throw new TypeError("source is missing: use source: stellarRpc({ … }).");
-  for (const [name, other] of Object.entries(sources)) {
-    if (!other?.chain) throw new TypeError(`sources.${name} is no source: use dataLake({ … }).`);
-    if (other.passphrase !== source.passphrase || other.chain.epoch !== source.chain.epoch) {
-      throw new TypeError(`sources.${name} is of another chain than source: give both the same network.`);
-    }
-  }
   if (!(projections?.length > 0)) {
     throw new TypeError("projections is empty: list what defineProjection() returned.");
   }
+  checkSources(source, sources, projections);
   if (onGap !== "stop" && onGap !== "continue") {
     throw new TypeError(`onGap is ${JSON.stringify(onGap)}: use "stop" or "continue".`);
   }
@@ -112,7 +109,7 @@ export function defineConfig(input: ConfigInput): Config {
   }
   return {
     kind: "config",
-    source,
+    source: source ?? null,
     sources,
     projections,
     onGap,
@@ -122,6 +119,30 @@ export function defineConfig(input: ConfigInput): Config {
     retentionMs,
     http,
   };
+}
+
+/** A chain is followed by those who name a source for it, and by nobody else. Throws a `TypeError`. */
+function checkSources(
+  source: Source | undefined,
+  sources: { readonly [name: string]: Source },
+  projections: readonly Projection[],
+): void {
+  const ofChain = projections.find((projection) => producedStream(projection) === undefined);
+  if (ofChain && !source?.chain) {
+    throw new TypeError(
+      `source is missing: use source: stellarRpc({ … }). The projection ${ofChain.name} follows a chain.`,
+    );
+  }
+  if (source && !ofChain) {
+    throw new TypeError("source is given, but no projection watches a contract: leave it out.");
+  }
+  for (const [name, other] of Object.entries(sources)) {
+    if (!other?.chain) throw new TypeError(`sources.${name} is no source: use dataLake({ … }).`);
+    if (!source) throw new TypeError("sources is given without source: leave it out.");
+    if (other.passphrase !== source.passphrase || other.chain.epoch !== source.chain.epoch) {
+      throw new TypeError(`sources.${name} is of another chain than source: give both the same network.`);
+    }
+  }
 }
 
 function readDeliveriesPlace(place: DeliveriesPlace): Config["deliveries"] {
@@ -151,6 +172,14 @@ function checkDeliverSettings({ allowNetworks = [], ...numbers }: DeliverSetting
       throw new TypeError(`deliver.${name} is ${value}: use a whole number from 1.`);
     }
   }
+}
+
+/** The stream that a projection of the config follows. */
+export function streamOf({ source }: Pick<Config, "source">, projection: Projection): string {
+  const stream = producedStream(projection) ?? source?.chain.stream;
+  if (stream === undefined)
+    throw new TypeError(`The projection ${projection.name} follows a chain: give source.`);
+  return stream;
 }
 
 /** A contract that is watched because the config names it. */

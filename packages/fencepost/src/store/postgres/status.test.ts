@@ -49,6 +49,19 @@ it("of an empty installation, says that there is nothing", async () => {
   });
 });
 
+it("knows no lag before the source has answered, and no ledgers of a producer", async () => {
+  const database = await startDatabase();
+  await database.query("UPDATE fencepost.streams SET latest_ledger = NULL");
+  await database.query(
+    `INSERT INTO fencepost.streams (stream, epoch, passphrase, next_ledger, filters_hash, seq)
+     VALUES ('billing', '20260101', '', 0, '', 4)`,
+  );
+  expect((await statusOf(database)).streams).toMatchObject([
+    { stream: "billing", nextLedger: null, latestLedger: null, lag: null, seq: 4n },
+    { stream: "testnet", nextLedger: 91, latestLedger: null, lag: null },
+  ]);
+});
+
 it("tells how far stream and projections are, and what is wrong with them", async () => {
   const database = await startDatabase();
   await database.query("UPDATE fencepost.streams SET halted = 'gap'");

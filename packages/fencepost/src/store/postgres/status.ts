@@ -6,8 +6,8 @@ import type { Queryable } from "./database.ts";
 export interface StreamStatus {
   readonly stream: string;
   readonly epoch: string;
-  /** The first ledger that is not stored yet. */
-  readonly nextLedger: number;
+  /** The first ledger that is not stored yet; null for the stream of a producer, which has no ledgers. */
+  readonly nextLedger: number | null;
   /** The newest ledger seen at the source; null before the first answer. */
   readonly latestLedger: number | null;
   /** Closed ledgers that are not stored yet. */
@@ -117,8 +117,10 @@ function leaderOf({ leaderPid, leaseUntil }: Led): Leader | null {
 /** How each stream stands, with its newest gaps. */
 export async function readStreams(db: Queryable): Promise<readonly StreamStatus[]> {
   const { rows } = await db.query<Omit<StreamStatus, "leader" | "gaps"> & Led>(
-    `SELECT stream, epoch, next_ledger::int AS "nextLedger", latest_ledger::int AS "latestLedger",
-            greatest(0, latest_ledger - next_ledger + 1)::int AS lag, seq, term, halted, ${LEADER},
+    `SELECT stream, epoch, CASE WHEN passphrase <> '' THEN next_ledger::int END AS "nextLedger",
+            latest_ledger::int AS "latestLedger",
+            CASE WHEN latest_ledger IS NOT NULL THEN greatest(0, latest_ledger - next_ledger + 1)::int END AS lag,
+            seq, term, halted, ${LEADER},
             (SELECT count(*)::int FROM fencepost.conflicts c WHERE starts_with(c.token, t.stream || '-')) AS conflicts,
             (SELECT count(*)::int FROM fencepost.watches w WHERE w.stream = t.stream AND w.next_ledger IS NOT NULL)
               AS "catchingUp"
