@@ -80,6 +80,29 @@ export class FilesExistError extends Error {
   }
 }
 
+/** There is no room for a file that a command writes. Nothing of it is left. */
+export class DiskFullError extends Error {
+  override readonly name = "DiskFullError";
+
+  constructor(path: string, cause: Error) {
+    super(
+      `${path} cannot be written: ${cause.message}. Nothing of it is left. Free some space, or name another place, ` +
+        "and run the command again.",
+      { cause },
+    );
+  }
+}
+
+/** Runs what writes `path`, and names the path where the disk is full. Throws {@link DiskFullError}. */
+export async function namingFullDisk<T>(path: string, write: () => Promise<T>): Promise<T> {
+  try {
+    return await write();
+  } catch (error) {
+    const { code } = error as NodeJS.ErrnoException;
+    throw code === "ENOSPC" || code === "EDQUOT" ? new DiskFullError(path, error as Error) : error;
+  }
+}
+
 /** Nothing is on record under this token, event id or delivery id. */
 export class NotOnRecordError extends Error {
   override readonly name = "NotOnRecordError";

@@ -1,6 +1,7 @@
 import { open, rm } from "node:fs/promises";
 import { finished } from "node:stream/promises";
 import { exportEvents } from "../export/exportEvents.ts";
+import { namingFullDisk } from "./errors.ts";
 import { loadConfig, requireSource } from "./loadConfig.ts";
 import { print } from "./print.ts";
 import { withProjectDatabase } from "./project.ts";
@@ -22,21 +23,21 @@ export async function exportFile(options: ExportCommandOptions): Promise<void> {
   await withProjectDatabase(options.config, async ({ database }, project) => {
     const { config } = await loadConfig(project.configPath);
     const { stream } = requireSource(config).chain;
+    const wanted = {
+      stream,
+      signal,
+      ...(from !== undefined && { fromLedger: from }),
+      ...(to !== undefined && { throughLedger: to }),
+      ...(contract && { contracts: contract }),
+    };
     const file = (await open(out, "wx")).createWriteStream();
     try {
-      const report = await exportEvents(
-        database,
-        {
-          stream,
-          signal,
-          ...(from !== undefined && { fromLedger: from }),
-          ...(to !== undefined && { throughLedger: to }),
-          ...(contract && { contracts: contract }),
-        },
-        file,
-      );
-      file.end();
-      await finished(file);
+      const report = await namingFullDisk(out, async () => {
+        const written = await exportEvents(database, wanted, file);
+        file.end();
+        await finished(file);
+        return written;
+      });
       const { fromLedger, throughLedger, events } = report;
       print(`${out}: ${events} events of ledgers ${fromLedger} to ${throughLedger}.`);
     } catch (error) {

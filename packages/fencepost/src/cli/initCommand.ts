@@ -1,9 +1,9 @@
 import { existsSync } from "node:fs";
-import { mkdir, readFile, writeFile } from "node:fs/promises";
+import { mkdir, open, readFile, rm } from "node:fs/promises";
 import { findPackageJSON } from "node:module";
 import { basename, dirname, join, relative, resolve } from "node:path";
 import { stellarRpc } from "../source/stellarRpc.ts";
-import { FilesExistError, InvalidContractIdError } from "./errors.ts";
+import { FilesExistError, InvalidContractIdError, namingFullDisk } from "./errors.ts";
 import { print } from "./print.ts";
 import { projectFiles } from "./projectFiles.ts";
 import { type Samples, sampleEvents } from "./sampleEvents.ts";
@@ -46,10 +46,7 @@ export async function init(
 
   const { samples, note } = await tryToSample(id, network, rpcUrl);
   const files = projectFiles({ ...project, samples });
-  for (const [file, text] of Object.entries(files)) {
-    await mkdir(dirname(join(folder, file)), { recursive: true });
-    await writeFile(join(folder, file), text, { flag: "wx" });
-  }
+  await namingFullDisk(folder, () => writeAll(folder, files));
   const enter = relative(process.cwd(), folder);
   print(
     `Wrote ${Object.keys(files).join(", ")} to ${folder}.`,
@@ -59,6 +56,27 @@ export async function init(
     `  ${enter === "" ? "" : `cd ${enter} && `}npm install`,
     "  npx fencepost dev",
   );
+}
+
+/** All of the files, or none: half a project would be in the way of the next try. */
+async function writeAll(folder: string, files: Readonly<Record<string, string>>): Promise<void> {
+  const begun: string[] = [];
+  try {
+    for (const [file, text] of Object.entries(files)) {
+      const path = join(folder, file);
+      await mkdir(dirname(path), { recursive: true });
+      const handle = await open(path, "wx");
+      begun.push(path);
+      try {
+        await handle.writeFile(text);
+      } finally {
+        await handle.close();
+      }
+    }
+  } catch (error) {
+    for (const path of begun) await rm(path, { force: true });
+    throw error;
+  }
 }
 
 async function tryToSample(
