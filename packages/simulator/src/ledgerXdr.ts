@@ -3,10 +3,13 @@ import { parseRpcId } from "@fencepost/token";
 import { StrKey, xdr } from "@stellar/stellar-sdk/base";
 import { type Chain, ChainError, type EventRow, type Ledger, transactionHash } from "./chain.ts";
 
-/** How a ledger is written down. The network writes 2 and 4 since protocol 23, and wrote 1 and 3 before it. */
+/**
+ * How a ledger is written down. The network writes 2 and 4 since protocol 23, and wrote 1 and 3 before it; until
+ * protocol 19, when there were no contracts, it wrote 0.
+ */
 export interface LedgerForm {
   /** Version of `LedgerCloseMeta`; default 2. */
-  readonly ledgerMeta?: 1 | 2;
+  readonly ledgerMeta?: 0 | 1 | 2;
   /** Version of `TransactionMeta`; default 4. In 3 only the first operation of a transaction has events. */
   readonly transactionMeta?: 3 | 4;
 }
@@ -55,11 +58,12 @@ function ledgerMeta(
   ledger: Ledger,
   { ledgerMeta: version = 2, transactionMeta = 4 }: LedgerForm,
 ): xdr.LedgerCloseMeta {
+  const { previousHash: previousLedgerHash } = ledger;
   const common = {
     ext: xdr.LedgerCloseMetaExt.v0(),
     ledgerHeader: header(chain, ledger),
     txSet: xdr.GeneralizedTransactionSet.v1TxSet(
-      new xdr.TransactionSetV1({ previousLedgerHash: ledger.previousHash, phases: [] }),
+      new xdr.TransactionSetV1({ previousLedgerHash, phases: [] }),
     ),
     upgradesProcessing: [],
     scpInfo: [],
@@ -78,14 +82,12 @@ function ledgerMeta(
     feeProcessing: [],
     txApplyProcessing: transactionMeta === 4 ? metaV4(rows) : metaV3(rows),
   }));
-  if (version === 1) {
-    return xdr.LedgerCloseMeta.v1(
-      new xdr.LedgerCloseMetaV1({
-        ...common,
-        txProcessing: transactions.map((each) => new xdr.TransactionResultMeta(each)),
-        unused: [],
-      }),
-    );
+  if (version < 2) {
+    const txProcessing = transactions.map((each) => new xdr.TransactionResultMeta(each));
+    const txSet = new xdr.TransactionSet({ previousLedgerHash, txs: [] });
+    return version === 0
+      ? xdr.LedgerCloseMeta.v0(new xdr.LedgerCloseMetaV0({ ...common, txSet, txProcessing }))
+      : xdr.LedgerCloseMeta.v1(new xdr.LedgerCloseMetaV1({ ...common, txProcessing, unused: [] }));
   }
   const ext = xdr.ExtensionPoint.v0();
   return xdr.LedgerCloseMeta.v2(

@@ -71,6 +71,54 @@ describe.skipIf(!recorded)("the recorded ledgers of the public network", () => {
   });
 });
 
+test.skipIf(!recorded)(
+  "a recorded ledger is read alike as it was written before protocol 20, in version 0",
+  () => {
+    const batch = recorded!.oldBatch();
+    const [meta] = xdr.LedgerCloseMetaBatch.fromXdr(batch).ledgerCloseMetas;
+    if (meta?.type !== "v1") throw new Error("not a ledger of version 1");
+    const { ledgerHeader, txSet, txProcessing, upgradesProcessing, scpInfo } = meta.value;
+    const txs = txSet.value.phases.flatMap((phase) =>
+      phase.type === "v0Components" ? phase.value.flatMap(({ value: { txs } }) => txs) : [],
+    );
+    expect(txs).toHaveLength(163);
+    const { previousLedgerHash } = ledgerHeader.header;
+    const old = xdr.LedgerCloseMeta.v0(
+      new xdr.LedgerCloseMetaV0({
+        ledgerHeader,
+        txSet: new xdr.TransactionSet({ previousLedgerHash, txs }),
+        txProcessing: txProcessing.map(asBeforeContracts),
+        upgradesProcessing,
+        scpInfo,
+      }),
+    );
+    const chain = chainOf([{ contract: POOL, value }]);
+    const [next] = xdr.LedgerCloseMetaBatch.fromXdr(batchOf(chain)).ledgerCloseMetas;
+    const written = new xdr.LedgerCloseMetaBatch({
+      startSequence: 53312000,
+      endSequence: 53312001,
+      ledgerCloseMetas: [old, next!],
+    }).toXdr();
+    const read = reader.forContracts([POOL]);
+    const [inVersion0, after] = read(Buffer.from(written)).ledgers;
+    expect(inVersion0).toEqual(read(batch).ledgers[0]);
+    expect(after!.events).toEqual([...chain.events()].map(eventOf)); // nothing of the ledger before it is in the way
+  },
+);
+
+/** With the TransactionMeta of its time, 2, which has no place for events. */
+function asBeforeContracts({ result, feeProcessing, txApplyProcessing }: xdr.TransactionResultMeta) {
+  if (txApplyProcessing.type !== "v3") throw new Error("not a transaction of version 3");
+  const { txChangesBefore, operations, txChangesAfter } = txApplyProcessing.value;
+  return new xdr.TransactionResultMeta({
+    result,
+    feeProcessing,
+    txApplyProcessing: xdr.TransactionMeta.v2(
+      new xdr.TransactionMetaV2({ txChangesBefore, operations, txChangesAfter }),
+    ),
+  });
+}
+
 test("events of other contracts, of none, and diagnostic ones are left out, but keep their index", () => {
   const chain = chainOf([
     { contract: OTHER, value },
@@ -117,22 +165,27 @@ const ledgers = fc.array(
 
 test("whatever a ledger holds, in each of its forms, its events are those of the chain", () => {
   fc.assert(
-    fc.property(ledgers, fc.constantFrom(1 as const, 2 as const), fc.boolean(), (specs, ledgerMeta, old) => {
-      // Before protocol 23 only the first operation of a transaction had events.
-      const possible = (each: EventSpec) => !old || (each.place === "operation" && each.op === 0);
-      const chain = chainOf(...specs.map((each) => each.filter(possible)));
-      const batch = reader.forContracts([OTHER, POOL])(
-        batchOf(chain, { ledgerMeta, transactionMeta: old ? 3 : 4 }),
-      );
-      for (const { sequence, hash, previousHash, closedAt, events } of batch.ledgers) {
-        const ledger = chain.ledger(sequence)!;
-        expect([hash, previousHash]).toEqual([ledger.hash, ledger.previousHash]);
-        expect(Date.parse(closedAt) / 1000).toBe(ledger.closedAt);
-        const rows = ledger.rows().filter((row) => row.contractId !== "");
-        expect(events).toEqual(rows.map(eventOf));
-      }
-      expect(batch.ledgers).toHaveLength(specs.length);
-    }),
+    fc.property(
+      ledgers,
+      fc.constantFrom(0 as const, 1 as const, 2 as const),
+      fc.boolean(),
+      (specs, ledgerMeta, old) => {
+        // Before protocol 23 only the first operation of a transaction had events.
+        const possible = (each: EventSpec) => !old || (each.place === "operation" && each.op === 0);
+        const chain = chainOf(...specs.map((each) => each.filter(possible)));
+        const batch = reader.forContracts([OTHER, POOL])(
+          batchOf(chain, { ledgerMeta, transactionMeta: old ? 3 : 4 }),
+        );
+        for (const { sequence, hash, previousHash, closedAt, events } of batch.ledgers) {
+          const ledger = chain.ledger(sequence)!;
+          expect([hash, previousHash]).toEqual([ledger.hash, ledger.previousHash]);
+          expect(Date.parse(closedAt) / 1000).toBe(ledger.closedAt);
+          const rows = ledger.rows().filter((row) => row.contractId !== "");
+          expect(events).toEqual(rows.map(eventOf));
+        }
+        expect(batch.ledgers).toHaveLength(specs.length);
+      },
+    ),
     { numRuns: 150 },
   );
 });
