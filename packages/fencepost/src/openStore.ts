@@ -9,8 +9,6 @@ import { type Seal, sealedSecrets } from "./store/sealedSecrets.ts";
 /** Where webhooks and deliveries of an installation live. */
 export interface OpenedStore {
   readonly store: DeliveryStore<never>;
-  /** They are in the database of everything else. */
-  readonly inPostgres: boolean;
   close(): Promise<void>;
 }
 
@@ -35,10 +33,10 @@ export async function openStore({
   const sealed = (store: DeliveryStore<never>) => (seal ? sealedSecrets(store, seal) : store);
   const schedule = retryScheduleMs ? { retryScheduleMs } : {};
   if (config.deliveries === "postgres") {
-    return { store: sealed(postgresStore(database, schedule)), inPostgres: true, close: async () => {} };
+    return { store: sealed(postgresStore(database, schedule)), close: async () => {} };
   }
   const urls = config.deliveries.redis.split(",");
   const [url = ""] = urls;
   const redis = await openRedisStore(urls.length === 1 ? { url } : { urls }, schedule);
-  return { store: sealed(relayedStore(database, redis)), inPostgres: false, close: redis.close };
+  return { store: sealed(relayedStore(database, redis)), close: redis.close };
 }

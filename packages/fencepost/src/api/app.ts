@@ -6,7 +6,7 @@ import { timeout } from "hono/timeout";
 import type { ZodError } from "zod";
 import { findApiKey } from "../store/postgres/apiKeys.ts";
 import type { Database } from "../store/postgres/database.ts";
-import { readDeliveryHealth, readProjections, readStreams } from "../store/postgres/status.ts";
+import { countOutbox, readProjections, readStreams } from "../store/postgres/status.ts";
 import { readTrace } from "../store/postgres/trace.ts";
 import { addAuditRoutes } from "./audits.ts";
 import { readBody } from "./body.ts";
@@ -32,7 +32,7 @@ const HEALTH_EVERY_MS = 5_000;
  * The HTTP interface: one Hono app, whose every error is a problem of RFC 9457. A 4xx has changed nothing.
  */
 export function createApi(options: ApiOptions): ApiApp {
-  const { database, store, metrics, inPostgres, log } = options;
+  const { database, store, metrics, log } = options;
   const app: ApiApp = new OpenAPIHono<IdempotencyEnv>({ defaultHook: refuseInvalid });
   app.onError((error, c) => {
     const { kind, detail, more } = problemOf(error);
@@ -72,7 +72,10 @@ export function createApi(options: ApiOptions): ApiApp {
   );
 
   const reasons = atMostEvery(READY_EVERY_MS, () => notReadyBecause({ database, store, log }));
-  const health = atMostEvery(HEALTH_EVERY_MS, () => readDeliveryHealth(database));
+  const health = atMostEvery(HEALTH_EVERY_MS, async () => ({
+    ...(await store.readHealth()),
+    outbox: await countOutbox(database),
+  }));
   app.openapi(ROUTES.health, (c) => c.json({ status: "ok" } as const, 200));
   app.openapi(ROUTES.ready, async (c) => {
     const found = await reasons();
@@ -80,13 +83,11 @@ export function createApi(options: ApiOptions): ApiApp {
     throw new RefusedRequestError("not-ready", found.join(" "), { reasons: found });
   });
   app.openapi(ROUTES.metrics, async (c) => {
-    if (inPostgres) {
-      try {
-        metrics.deliveriesStand(await health());
-      } catch (error) {
-        // What this process counted is worth more than nothing, above all while the database is away.
-        log.warn({ err: error }, "the state of the deliveries could not be read for the metrics");
-      }
+    try {
+      metrics.deliveriesStand(await health());
+    } catch (error) {
+      // What this process counted is worth more than nothing, above all while a store is away.
+      log.warn({ err: error }, "the state of the deliveries could not be read for the metrics");
     }
     return c.text(await metrics.registry.metrics(), 200, { "content-type": metrics.registry.contentType });
   });

@@ -13,8 +13,6 @@ export interface ApiOptions {
   readonly dispatcher: Dispatcher<never>;
   readonly store: DeliveryStore<never>;
   readonly database: Database;
-  /** Deliveries are in this database, so that they can be counted. */
-  readonly inPostgres: boolean;
   readonly metrics: Metrics;
   readonly log: Log;
   /** For answers that are kept: they may hold new secrets. */

@@ -30,12 +30,11 @@ const PRUNED_AT_ONCE = 1_000;
 /** Serves the HTTP interface, and forgets old idempotency keys, until `close()`. */
 export async function serveApi(options: ServeApiOptions): Promise<HttpServer> {
   const { dispatcher, deliveries, database, metrics, log, seal, source, host, port } = options;
-  const { store, inPostgres } = deliveries;
+  const { store } = deliveries;
   const app = createApi({
     dispatcher,
     store,
     database,
-    inPostgres,
     metrics,
     log,
     seal,

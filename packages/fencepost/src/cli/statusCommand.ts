@@ -42,7 +42,7 @@ export async function status(options: { readonly config: string; readonly json: 
 async function statusOf({ database }: OpenedDatabase, project: Project): Promise<Status> {
   const loaded = await loadConfig(project.configPath).catch(() => undefined);
   const deliveries = await openStore({ database, config: loaded?.config ?? { deliveries: "postgres" } });
-  return readStatus(database, deliveries).finally(deliveries.close);
+  return readStatus(database, deliveries.store).finally(deliveries.close);
 }
 
 function jsonPlace(place: DatabasePlace): object {
@@ -64,9 +64,7 @@ function unmigratedLines({
 /** A status for people. */
 function statusLines(status: Status): readonly string[] {
   const { streams, projections, deliveries, webhooks, outbox, undecodable } = status;
-  const counts = deliveries
-    ? Object.entries(deliveries).map(([state, n]) => `${n} ${state}`)
-    : ["in Redis, not counted"];
+  const counts = Object.entries(deliveries).map(([state, n]) => `${n} ${state}`);
   const needPerson = webhooks.some(({ needsPerson }) => needsPerson > 0);
   return [
     "",
@@ -154,7 +152,7 @@ function webhookRow(webhook: WebhookStatus): readonly string[] {
     id,
     url,
     types.join(","),
-    String(waiting ?? "-"),
+    String(waiting),
     needsPerson === 100 ? "100+" : String(needsPerson),
     state,
   ];

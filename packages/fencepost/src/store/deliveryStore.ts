@@ -207,6 +207,17 @@ export interface DeliveryFilter {
   readonly needsPerson?: boolean;
 }
 
+export type DeliveryCounts = Readonly<Record<DeliveryState, number>>;
+
+/** What an alarm may go by. */
+export interface DeliveryHealth {
+  /** How long the oldest delivery has been due that no order holds back, in seconds; 0: none is. */
+  readonly dueLagSeconds: number;
+  /** Deliveries that wait for a person. */
+  readonly inDoubt: number;
+  readonly disabledWebhooks: number;
+}
+
 /** What a person decides about a delivery: it arrived, it is to be sent again, or it is given up. */
 export type Resolution = "delivered" | "resend" | "skip";
 
@@ -311,6 +322,14 @@ export interface DeliveryStore<Tx = never> {
    * blocks nothing any more. Any other state is left as it is.
    */
   resolve(id: DeliveryId, resolution: Resolution): Promise<Delivery | undefined>;
+
+  // ── how they stand ──
+  /** All that are on record, by state. */
+  countDeliveries(): Promise<DeliveryCounts>;
+  /** How many of each of these webhooks are not at their end; one that has none may be left out. */
+  countWaiting(ids: readonly WebhookId[]): Promise<ReadonlyMap<WebhookId, number>>;
+  /** Cheap enough to be read every few seconds. */
+  readHealth(): Promise<DeliveryHealth>;
 
   // ── upkeep ──
   /** One step: deliveries that ended before a time go with their attempts, then messages that nothing refers to. */

@@ -74,7 +74,7 @@ async function startInstallation() {
     });
     return { status: response.status, body: (await response.json()) as Body };
   }
-  return { endpoint, redis, database, engine, call };
+  return { endpoint, redis, database, engine, call, url: server.url };
 }
 
 interface TraceBody {
@@ -93,7 +93,7 @@ interface TraceBody {
 it.skipIf(!hasRedis)(
   "messages of an engine and of callers are delivered from Redis, and traced over HTTP",
   async () => {
-    const { endpoint, redis, database, engine, call } = await startInstallation();
+    const { endpoint, redis, database, engine, call, url } = await startInstallation();
     const { body: webhook } = await call<{ id: string; secrets: string[] }>("POST /v1/webhooks", {
       url: endpoint.url,
       types: ["*"],
@@ -137,11 +137,26 @@ it.skipIf(!hasRedis)(
       "SELECT FROM fencepost.deliveries UNION ALL SELECT FROM fencepost.webhooks",
     );
     expect(rows).toEqual([]);
-    const status = await readStatus(database, engine.deliveries);
-    expect(status).toMatchObject({
-      deliveries: null,
-      webhooks: [{ id: webhook.id, waiting: null, needsPerson: 0 }],
+    const { store } = engine.deliveries;
+    await waitUntil(async () => (await store.countDeliveries()).success === EVENTS + 1, {
+      what: "every outcome is on record",
     });
+    const paused = await call<{ id: string }>("POST /v1/webhooks", { url: endpoint.url, types: ["*"] });
+    await call(`POST /v1/webhooks/${paused.body.id}/pause`, {});
+    const status = await readStatus(database, store);
+    expect(status.deliveries).toEqual({
+      pending: 0,
+      sending: 0,
+      success: EVENTS + 1,
+      failed: 0,
+      in_doubt: 0,
+    });
+    expect(status.webhooks.find(({ id }) => id === webhook.id)).toMatchObject({ waiting: 0, needsPerson: 0 });
+    const metrics = await (await fetch(`${url}/metrics`)).text();
+    expect(metrics).toMatch(/^fencepost_webhooks_disabled 1$/m);
+    expect(metrics).toMatch(/^fencepost_deliveries_in_doubt 0$/m);
+    expect(metrics).toMatch(/^fencepost_deliveries_due_lag_seconds 0$/m);
+    expect(metrics).toMatch(/^fencepost_outbox_messages 0$/m);
     expect((await call("GET /ready")).status).toBe(200);
     await redis.kill();
     await waitUntil(async () => (await call("GET /ready")).status === 503, {

@@ -66,7 +66,6 @@ export async function startTestApi({ secretsKey, source }: TestApiOptions = {}):
     dispatcher,
     store,
     database,
-    inPostgres: true,
     metrics,
     log,
     seal,

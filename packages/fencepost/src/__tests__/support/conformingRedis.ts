@@ -84,7 +84,7 @@ if not q then return end
 unqueue(d.webhook, ARGV[1], q)
 q.due = now
 enqueue(d.webhook, ARGV[1], q)
-set_lanes()`);
+conclude()`);
 const ALL_DELIVERIES = script(`
 local rows = {}
 for i, id in ipairs(call("HKEYS", DELIVERIES)) do

@@ -2,6 +2,7 @@
 import { describe, it } from "vitest";
 import { claimsConformance } from "./claims.conformance.ts";
 import type { CreateStore } from "./conformingStore.ts";
+import { countsConformance } from "./counts.conformance.ts";
 import { deliveriesConformance } from "./deliveries.conformance.ts";
 import { checkAgainstModel, SEQUENCES } from "./deliveryStoreModel.conformance.ts";
 import { dispatchingConformance } from "./dispatching.conformance.ts";
@@ -18,6 +19,7 @@ export function deliveryStoreConformance(create: CreateStore): void {
   describe("strict order", () => strictOrderConformance(create));
   describe("deliveries", () => deliveriesConformance(create));
   describe("replay", () => replayConformance(create));
+  describe("counts", () => countsConformance(create));
   describe("upkeep", () => upkeepConformance(create));
 
   it("keeps its promises whatever comes in whatever order, twice over", {

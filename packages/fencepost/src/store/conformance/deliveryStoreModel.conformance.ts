@@ -427,6 +427,15 @@ async function checkRows(model: Model, real: ConformingStore): Promise<void> {
     expect({ id, state, attempts }).toEqual({ id, state: expected.state, attempts: expected.attempts });
   }
   expect(rows.length).toBe(model.deliveries.size);
+
+  const counts = { pending: 0, sending: 0, success: 0, failed: 0, in_doubt: 0 };
+  let inDoubt = 0;
+  for (const { state, asking } of model.deliveries.values()) {
+    counts[state]++;
+    if (state === "in_doubt" && !asking) inDoubt++;
+  }
+  expect(await real.store.countDeliveries()).toEqual(counts);
+  expect(await real.store.readHealth()).toMatchObject({ inDoubt });
 }
 
 /** Attempts are numbered without a hole, each later than the one before, and only the last may be under way. */

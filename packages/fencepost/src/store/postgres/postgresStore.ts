@@ -3,6 +3,7 @@ import { RETRY_SCHEDULE_MS } from "../decideDelivery.ts";
 import type { DeliveryStore } from "../deliveryStore.ts";
 import { claim, extend, finish, recordAttempts, release, review, settle } from "./claims.ts";
 import type { Database } from "./database.ts";
+import { countDeliveries, countWaiting, readHealth } from "./deliveryCounts.ts";
 import {
   deliveriesOf,
   findDelivery,
@@ -76,6 +77,10 @@ export function postgresStore(
     listAttempts: (id) => listAttempts(database, id),
     redeliver: (id) => database.transaction((client) => redeliver(client, id)),
     resolve: (id, resolution) => database.transaction((client) => resolve(client, id, resolution)),
+
+    countDeliveries: () => countDeliveries(database),
+    countWaiting: (ids) => countWaiting(database, ids),
+    readHealth: () => readHealth(database),
 
     prune: (options) => database.transaction((client) => prune(client, options)),
     endDeleted: (limit) => database.transaction((client) => endDeleted(client, limit)),

@@ -2,10 +2,11 @@ import { afterEach, expect, it } from "vitest";
 import { createTestDatabase } from "../../__tests__/support/testDatabase.ts";
 import { waitUntil } from "../../__tests__/support/waitUntil.ts";
 import { type Database, openDatabase } from "./database.ts";
+import { readHealth } from "./deliveryCounts.ts";
 import { acquireLease, openHolder } from "./leases.ts";
 import { migrate } from "./migrate.ts";
 import { postgresStore } from "./postgresStore.ts";
-import { readDeliveryHealth, readStatus, type Status } from "./status.ts";
+import { readStatus, type Status } from "./status.ts";
 
 const closing: (() => Promise<unknown>)[] = [];
 afterEach(async () => {
@@ -30,7 +31,7 @@ async function startDatabase(): Promise<Database> {
 }
 
 function statusOf(database: Database): Promise<Status> {
-  return readStatus(database, { store: postgresStore(database), inPostgres: true });
+  return readStatus(database, postgresStore(database));
 }
 
 it("of an empty installation, says that there is nothing", async () => {
@@ -163,18 +164,10 @@ it("counts deliveries by state, what waits for each webhook, and what waits for 
   ).not.toContain("whsec");
 });
 
-it("of deliveries that are elsewhere, counts only what their own store lists", async () => {
-  const database = await startDatabase();
-  await insertWebhook(database, "wh_1");
-  const status = await readStatus(database, { store: postgresStore(database), inPostgres: false });
-  expect(status.deliveries).toBeNull();
-  expect(status.webhooks).toMatchObject([{ id: "wh_1", waiting: null, needsPerson: 0 }]);
-});
-
 it("measures the lag of what is due, not of what is paused, deleted, claimed or held back by an order", async () => {
   const database = await startDatabase();
-  const none = { dueLagSeconds: 0, inDoubt: 0, disabledWebhooks: 0, outbox: 0 };
-  expect(await readDeliveryHealth(database)).toEqual(none);
+  const none = { dueLagSeconds: 0, inDoubt: 0, disabledWebhooks: 0 };
+  expect(await readHealth(database)).toEqual(none);
   await insertWebhook(database, "wh_active");
   await insertWebhook(database, "wh_paused", "active = false");
   await insertWebhook(database, "wh_strict", "ordering = 'strict'");
@@ -189,11 +182,11 @@ it("measures the lag of what is due, not of what is paused, deleted, claimed or 
      VALUES ('a', 'wh_active', 'in_doubt', NULL, now()), ('b', 'wh_active', 'in_doubt', now(), now()),
             ('c', 'wh_active', 'failed', NULL, NULL)`,
   );
-  expect(await readDeliveryHealth(database)).toEqual({ ...none, inDoubt: 1, disabledWebhooks: 1 });
+  expect(await readHealth(database)).toEqual({ ...none, inDoubt: 1, disabledWebhooks: 1 });
   await database.query(
     "INSERT INTO fencepost.delivery_queue (delivery_id, webhook_id, next_at) VALUES (5, 'wh_active', now() - interval '30 seconds')",
   );
-  const { dueLagSeconds } = await readDeliveryHealth(database);
+  const { dueLagSeconds } = await readHealth(database);
   expect(dueLagSeconds).toBeGreaterThanOrEqual(30);
   expect(dueLagSeconds).toBeLessThan(1_800);
 });

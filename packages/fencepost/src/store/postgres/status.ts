@@ -1,5 +1,5 @@
 import type { FencingToken } from "@fencepost/token";
-import type { DeliveryState, DeliveryStore } from "../deliveryStore.ts";
+import type { DeliveryCounts, DeliveryStore } from "../deliveryStore.ts";
 import type { Webhook } from "../webhook.ts";
 import type { Queryable } from "./database.ts";
 
@@ -58,8 +58,8 @@ export interface ProjectionStatus {
 }
 
 export interface WebhookStatus extends Pick<Webhook, "id" | "url" | "types" | "active" | "disabledReason"> {
-  /** Deliveries that are not at their end; null where they are not in PostgreSQL. */
-  readonly waiting: number | null;
+  /** Deliveries that are not at their end. */
+  readonly waiting: number;
   /** Deliveries that wait for a person, up to 100. */
   readonly needsPerson: number;
 }
@@ -71,8 +71,7 @@ export interface Status {
   readonly undecodable: number;
   /** Messages that wait for their deliveries. */
   readonly outbox: number;
-  /** Null where they are not in PostgreSQL. */
-  readonly deliveries: Readonly<Record<DeliveryState, number>> | null;
+  readonly deliveries: DeliveryCounts;
   readonly webhooks: readonly WebhookStatus[];
 }
 
@@ -87,21 +86,21 @@ const LEADER = `CASE WHEN t.holder IS NOT NULL AND t.lease_until > clock_timesta
       AND (a.backend_start IS NULL OR a.backend_start = t.holder_started))
   THEN t.holder_pid END AS "leaderPid", t.lease_until AS "leaseUntil"`;
 
-/** Where webhooks and deliveries live, and whether that is this database. */
-export interface StatusStore {
-  readonly store: Pick<DeliveryStore, "listWebhooks" | "listDeliveries">;
-  readonly inPostgres: boolean;
-}
+/** Where webhooks and deliveries live. */
+type StatusStore = Pick<
+  DeliveryStore,
+  "listWebhooks" | "listDeliveries" | "countDeliveries" | "countWaiting"
+>;
 
 /** Reads how every stage stands. Nothing is locked or changed; the parts are read one after the other. */
-export async function readStatus(db: Queryable, { store, inPostgres }: StatusStore): Promise<Status> {
+export async function readStatus(db: Queryable, store: StatusStore): Promise<Status> {
   return {
     streams: await readStreams(db),
     projections: await readProjections(db),
     undecodable: await count(db, "quarantine WHERE projection = ''"),
-    outbox: await count(db, "outbox"),
-    deliveries: inPostgres ? await readDeliveryCounts(db) : null,
-    webhooks: await readWebhooks(db, { store, inPostgres }),
+    outbox: await countOutbox(db),
+    deliveries: await store.countDeliveries(),
+    webhooks: await readWebhooks(store),
   };
 }
 
@@ -167,20 +166,9 @@ export async function readProjections(db: Queryable): Promise<readonly Projectio
   );
 }
 
-async function readDeliveryCounts(db: Queryable): Promise<Status["deliveries"]> {
-  const { rows } = await db.query<{ state: DeliveryState; n: number }>(
-    "SELECT state, count(*)::int AS n FROM fencepost.deliveries GROUP BY state",
-  );
-  const none = { pending: 0, sending: 0, success: 0, failed: 0, in_doubt: 0 };
-  return { ...none, ...Object.fromEntries(rows.map(({ state, n }) => [state, n])) };
-}
-
-async function readWebhooks(
-  db: Queryable,
-  { store, inPostgres }: StatusStore,
-): Promise<readonly WebhookStatus[]> {
+async function readWebhooks(store: StatusStore): Promise<readonly WebhookStatus[]> {
   const webhooks = await store.listWebhooks({ limit: LISTED });
-  const waiting = inPostgres ? await readWaiting(db, webhooks) : undefined;
+  const waiting = await store.countWaiting(webhooks.map(({ id }) => id));
   const shown: WebhookStatus[] = [];
   for (const { id, url, types, active, disabledReason } of webhooks) {
     const held = await store.listDeliveries(id, { needsPerson: true }, { limit: COUNTED });
@@ -190,50 +178,16 @@ async function readWebhooks(
       types,
       active,
       disabledReason,
-      waiting: waiting ? (waiting.get(id) ?? 0) : null,
+      waiting: waiting.get(id) ?? 0,
       needsPerson: held.length,
     });
   }
   return shown;
 }
 
-async function readWaiting(
-  db: Queryable,
-  webhooks: readonly Webhook[],
-): Promise<ReadonlyMap<string, number>> {
-  const { rows } = await db.query<{ id: string; n: number }>(
-    `SELECT webhook_id AS id, count(*)::int AS n FROM fencepost.delivery_queue WHERE webhook_id = ANY($1)
-     GROUP BY webhook_id`,
-    [webhooks.map(({ id }) => id)],
-  );
-  return new Map(rows.map(({ id, n }) => [id, n]));
-}
-
-/** What an alarm may go by, cheap enough to be read often. */
-export interface DeliveryHealth {
-  /** How long the oldest delivery has been due that no order holds back, in seconds; 0: none is. */
-  readonly dueLagSeconds: number;
-  /** Deliveries that wait for a person. */
-  readonly inDoubt: number;
-  readonly disabledWebhooks: number;
-  /** Messages that wait for their deliveries. */
-  readonly outbox: number;
-}
-
-/** Of the deliveries in this database. */
-export async function readDeliveryHealth(db: Queryable): Promise<DeliveryHealth> {
-  const { rows } = await db.query<DeliveryHealth>(
-    `SELECT
-       (SELECT coalesce(extract(epoch FROM greatest(now() - min(due.next_at), '0')), 0)::float8
-        FROM fencepost.webhooks w
-        CROSS JOIN LATERAL (
-          SELECT q.next_at FROM fencepost.delivery_queue q WHERE q.webhook_id = w.id ORDER BY q.next_at LIMIT 1
-        ) due WHERE w.active AND w.ordering <> 'strict') AS "dueLagSeconds",
-       (SELECT count(*)::int FROM fencepost.deliveries WHERE doubt_since IS NOT NULL AND next_at IS NULL) AS "inDoubt",
-       (SELECT count(*)::int FROM fencepost.webhooks WHERE NOT active AND deleted_at IS NULL) AS "disabledWebhooks",
-       (SELECT count(*)::int FROM fencepost.outbox) AS outbox`,
-  );
-  return rows[0] ?? { dueLagSeconds: 0, inDoubt: 0, disabledWebhooks: 0, outbox: 0 };
+/** Messages that wait for their deliveries. */
+export function countOutbox(db: Queryable): Promise<number> {
+  return count(db, "outbox");
 }
 
 async function count(db: Queryable, from: "outbox" | "quarantine WHERE projection = ''"): Promise<number> {

@@ -2,6 +2,7 @@ import type { Cluster, Redis } from "ioredis";
 import { RETRY_SCHEDULE_MS } from "../decideDelivery.ts";
 import type { DeliveryStore } from "../deliveryStore.ts";
 import { claim, extend, finish, recordAttempts, release, review, settle } from "./claims.ts";
+import { countDeliveries, countWaiting, readHealth } from "./counts.ts";
 import {
   deliveriesOf,
   findDelivery,
@@ -83,6 +84,10 @@ export function redisStore(
     listAttempts: (id) => listAttempts(shards, id),
     redeliver: (id) => redeliver(shards, id),
     resolve: (id, resolution) => resolve(shards, id, resolution),
+
+    countDeliveries: () => countDeliveries(shards),
+    countWaiting: (ids) => countWaiting(shards, ids),
+    readHealth: () => readHealth(shards),
 
     prune: (options) => prune(shards, options),
     endDeleted: (limit) => endDeleted(shards, limit),

@@ -113,7 +113,7 @@ for i = 4, #ARGV, 3 do
     end
   end
 end
-set_lanes()
+conclude()
 return claims`);
 
 /**
@@ -140,7 +140,9 @@ for i = 4, #ARGV do
     else
       put(QUEUE, id, q)
     end
+    tally(d, -1)
     d.state = "sending"
+    tally(d, 1)
     d.attempts = d.attempts + 1
     d.tries = d.tries + 1
     d.asks = 0
@@ -156,7 +158,7 @@ for i = 4, #ARGV do
     rows[#rows + 1] = { id, d.webhook, d.event, d.attempts, d.tries, d.timestamp }
   end
 end
-set_lanes()
+conclude()
 return { rows, targets, contents }`,
   { binary: true },
 );
@@ -270,7 +272,7 @@ for webhook_id, health in pairs(seen) do
     end
   end
 end
-set_lanes()
+conclude()
 return states`);
 
 /** Records answers: for each its state, or "". Values: fence, then for each delivery, state, error, delay. */
@@ -289,7 +291,7 @@ for i = 2, #ARGV, 4 do
   end
   states[#states + 1] = d and state or ""
 end
-set_lanes()
+conclude()
 return states`);
 
 /** Lengthens leases; returns what is held. Values: fence, lease, deliveries. */
@@ -306,7 +308,7 @@ for i = 3, #ARGV do
     held[#held + 1] = id
   end
 end
-set_lanes()
+conclude()
 return held`);
 
 /** Values: fence, lead, deliveries. */
@@ -315,4 +317,4 @@ for i = 3, #ARGV do
   local q = get(QUEUE, ARGV[i])
   if q and q.fence == ARGV[1] and not q.attempted then give_back(ARGV[i], q, tonumber(ARGV[2])) end
 end
-set_lanes()`);
+conclude()`);

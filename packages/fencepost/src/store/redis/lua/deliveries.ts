@@ -51,7 +51,7 @@ export const REDELIVER = script(`
 local id, d = ARGV[1], get(DELIVERIES, ARGV[1])
 if not d then return end
 if d.state == "success" or d.state == "failed" or d.state == "in_doubt" then send_again(id, d) end
-set_lanes()
+conclude()
 return show(id, d)`);
 
 /** Values: delivery, resolution. */
@@ -68,7 +68,7 @@ if d.state == "failed" or d.state == "in_doubt" then
     put(DELIVERIES, id, d)
   end
 end
-set_lanes()
+conclude()
 return show(id, d)`);
 
 /**
@@ -112,6 +112,7 @@ for _, id in ipairs(ids) do
     for number = first, math.min(first + FIELDS - 1, d.attempts) do fields[#fields + 1] = id .. "|" .. number end
     call("HDEL", ATTEMPTS, unpack(fields))
   end
+  tally(d, -1)
   call("HDEL", DELIVERIES, id)
   call("ZREM", ENDED, id)
   call("ZREM", OPEN, numbered_member(d, id))
@@ -120,7 +121,7 @@ for _, id in ipairs(ids) do
   if #members(OFEVENT, d.event, 1) == 0 then call("HDEL", CONTENTS, d.event) end
 end
 for webhook_id, w in pairs(moved) do keep_webhook(webhook_id, w) end
-set_lanes()
+conclude()
 return #ids`);
 
 /** Messages that callers dispatched and that were not used since a time. Values: before, limit. */
@@ -180,7 +181,7 @@ for _, chore in ipairs(members(CHORES, "ending", limit)) do
   for _, member in ipairs(members(HELD, webhook_id, limit - failed)) do fail(member) end
   if #members(WAITING, webhook_id, 1) == 0 and #members(HELD, webhook_id, 1) == 0 then call("ZREM", CHORES, chore) end
 end
-set_lanes()
+conclude()
 return failed`);
 
 /** Webhooks that were disabled and nobody was told of: [webhook, reason, time]. Value: limit. */

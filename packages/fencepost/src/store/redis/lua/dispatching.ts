@@ -39,7 +39,7 @@ for _, webhook_id in ipairs(ids) do
     end
   end
 end
-set_lanes()
+conclude()
 return { created, existing, forgotten, last or false }`);
 
 /** Deliveries of a message, and after which to go on. Values: event, the delivery after which they begin, limit. */
@@ -84,7 +84,7 @@ for i = 4, #ARGV, MESSAGE_ARGS do
   if not offer(message_at(i)) then break end
   done = done + 1
 end
-set_lanes()
+conclude()
 return { made, done, after }`);
 
 /** [created, existing, forgotten, without a body]; nothing: it is not active. Values: webhook, messages. */
@@ -92,7 +92,7 @@ export const REPLAY = script(`
 local w = webhook(ARGV[1])
 if not is_active(w) then return end
 local report = { offer_one(ARGV[1], w, 2) }
-set_lanes()
+conclude()
 return report`);
 
 /** The first webhook that has something to catch up on: [webhook, the place it has come to, deliver_from]. */
@@ -115,7 +115,7 @@ w.catch_up = given(ARGV[3])
 if not w.catch_up then call("ZREM", CHORES, "catchup|" .. id) end
 keep_webhook(id, w)
 expect_due(id, now)
-set_lanes()
+conclude()
 return created`);
 
 /** How many of these messages a webhook takes and has not. Values: webhook, messages. */

@@ -55,10 +55,25 @@ local soonest = {}
 
 local function expect_due(webhook_id, at) soonest[webhook_id] = math.min(soonest[webhook_id] or at, at) end
 
-local function set_lanes()
+-- By how much a script changes what is counted, which it does at its end.
+local sums = {}
+
+local function sum(what, by) sums[what] = (sums[what] or 0) + by end
+
+-- What a script that changes anything does last.
+local function conclude()
   for webhook_id, at in pairs(soonest) do
     if is_active(webhook(webhook_id)) then call("ZADD", LANES, "LT", at, webhook_id) end
   end
+  for what, by in pairs(sums) do
+    if by ~= 0 then call("HINCRBY", NUMBERS, what, by) end
+  end
+end
+
+-- Counts a delivery as it stands, or no more: before and after it is changed.
+local function tally(d, by)
+  sum(d.state, by)
+  if d.state == "in_doubt" and not d.next_at then sum("stuck", by) end
 end
 
 local function unqueue(webhook_id, id, q)
@@ -155,6 +170,7 @@ end
 -- Moves a delivery, and its row in the queue if it has one, into a state, and what lists it along. After a delay, if
 -- one is given, it is sent again, or asked about.
 local function move(id, d, q, state, delay)
+  tally(d, -1)
   if q then unqueue(d.webhook, id, q) end
   if delay then
     d.next_at = now + math.floor(delay)
@@ -169,6 +185,7 @@ local function move(id, d, q, state, delay)
   if was_open and not is_open then call("ZREM", OPEN, numbered_member(d, id)) end
   if d.listed_as_ended then call("ZREM", ENDED, id) end
   d.state = state
+  tally(d, 1)
   d.finished_at = nil
   d.listed_as_ended = nil
   if state == "success" or state == "failed" then
@@ -239,6 +256,7 @@ end
 
 const WEBHOOKS = `
 local function disable(webhook_id, w, reason)
+  if w.active then sum("disabled", 1) end
   for _, kind in ipairs(w.types) do call("ZREM", TAKERS, kind .. "|" .. webhook_id) end
   w.active = nil
   w.disabled_reason = reason
@@ -389,6 +407,7 @@ local function make(webhook_id, w, m, id)
     d.blocking = true
     call("ZADD", STRICT, 0, strict_member(d, id))
   end
+  tally(d, 1)
   put(DELIVERIES, id, d)
   call("ZADD", OFWEBHOOK, 0, numbered_member(d, id))
   call("ZADD", OFEVENT, 0, m.event .. "|" .. id)

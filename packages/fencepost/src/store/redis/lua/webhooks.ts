@@ -39,7 +39,7 @@ apply(w, 2)
 if w.active then listen(id, w) end
 keep_webhook(id, w)
 expect_due(id, now)
-set_lanes()
+conclude()
 return describe(id, w)`);
 
 /** Values: webhook, secret, overlap, how many secrets may sign. */
@@ -63,6 +63,7 @@ export const ACTIVATE_WEBHOOK = script(`
 local id, w = ARGV[1], present(ARGV[1])
 if not w then return end
 if not w.active then
+  sum("disabled", -1)
   w.active = true
   w.disabled_reason = nil
   w.disabled_at = nil
@@ -73,7 +74,7 @@ if not w.active then
   listen(id, w)
   keep_webhook(id, w)
   expect_due(id, now)
-  set_lanes()
+  conclude()
 end
 return describe(id, w)`);
 
@@ -84,7 +85,7 @@ if not w then return end
 if w.active then
   disable(id, w, ARGV[2])
   keep_webhook(id, w)
-  set_lanes()
+  conclude()
 end
 return describe(id, w)`);
 
@@ -93,6 +94,7 @@ export const DELETE_WEBHOOK = script(`
 local id, w = ARGV[1], present(ARGV[1])
 if not w then return 0 end
 disable(id, w, ARGV[2])
+sum("disabled", -1) -- those that are there are counted
 w.deleted_at = now
 w.secrets = {}
 w.headers = "{}"
@@ -101,5 +103,5 @@ call("ZREM", NAMES, id)
 call("ZREM", CHORES, "catchup|" .. id, "untold|" .. id)
 call("ZADD", CHORES, 0, "ending|" .. id, 0, "leaving|" .. id)
 keep_webhook(id, w)
-set_lanes()
+conclude()
 return 1`);
