@@ -7,7 +7,7 @@ import { join } from "node:path";
 import { createInterface } from "node:readline";
 import { promisify } from "node:util";
 
-export interface SmallDisk {
+interface SmallDisk {
   /** Where the process that has it mounted sees it. */
   readonly path: string;
   /** Where everybody else does. */
