@@ -1,5 +1,4 @@
-// The lake's half of the ingest benchmark: a lake of real ledgers, how long it takes to decode them and nothing
-// else, and how long the source takes to give them as windows.
+// The lake's half of the ingest benchmark: a lake of real ledgers, and how long it takes to decode them and nothing else.
 import { createHash } from "node:crypto";
 import { existsSync } from "node:fs";
 import { mkdir, readdir, readFile, writeFile } from "node:fs/promises";
@@ -7,8 +6,6 @@ import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
 import { constants, gunzipSync, zstdCompress, zstdDecompressSync } from "node:zlib";
-import { dataLake } from "../packages/fencepost/src/source/dataLake/dataLake.ts";
-import { readAhead } from "../packages/fencepost/src/source/readAhead.ts";
 import { loadLedgerReader } from "../packages/fencepost/src/xdr/ledger.ts";
 
 const RECORDED = fileURLToPath(new URL("../../shared/data/", import.meta.url));
@@ -28,12 +25,6 @@ export interface LakeOfLedgers {
   readonly throughLedger: number;
   /** Of every event in it, the one with the most events first. */
   readonly contractIds: readonly string[];
-}
-
-export interface Measured {
-  readonly ledgers: number;
-  readonly events: number;
-  readonly seconds: number;
 }
 
 /** Whether the recorded ledgers are there, of which {@link writeRecordedLake} makes a lake. */
@@ -79,54 +70,31 @@ export async function writeRecordedLake(folder: string, ledgers: number): Promis
   return { folder, fromLedger: FIRST_LEDGER, throughLedger: FIRST_LEDGER + ledgers - 1, contractIds };
 }
 
-/** Reads, unpacks and decodes the objects of the lake one after the other, with the decoder of the source. */
-export async function decodeBare(lake: LakeOfLedgers, contractIds = lake.contractIds): Promise<Measured> {
-  const read = (await loadLedgerReader()).forContracts(contractIds);
-  const names = await readdir(lake.folder, { recursive: true });
-  const objects = names
-    .filter((name) => name.endsWith(".xdr.zst"))
-    .sort()
-    .reverse();
+/** Reads and unpacks objects of the lake one after the other, and decodes them as a hand would: with the SDK. */
+export async function decodeBySdk(lake: LakeOfLedgers, ledgers: number): Promise<number> {
+  const { xdr } = await import("@stellar/stellar-sdk/base");
+  const objects = (await objectsOf(lake)).slice(0, ledgers);
   const began = performance.now();
-  let ledgers = 0;
-  let events = 0;
-  for (const name of objects) {
-    const batch = read(zstdDecompressSync(await readFile(join(lake.folder, name)), UNPACKING));
-    ledgers += batch.ledgers.length;
-    for (const ledger of batch.ledgers) events += ledger.events.length;
+  for (const path of objects) {
+    xdr.LedgerCloseMetaBatch.fromXdr(zstdDecompressSync(await readFile(path), UNPACKING));
   }
-  return { ledgers, events, seconds: (performance.now() - began) / 1_000 };
+  return (performance.now() - began) / 1_000 / objects.length;
 }
 
-/** Reads the lake through the source as an engine does. `afterWindow` stands for what it does with a window. */
-export async function readWindows(
-  lake: LakeOfLedgers,
-  {
-    contractIds = lake.contractIds,
-    ahead = 8,
-    url = lake.folder,
-    afterWindow = async () => {},
-  }: {
-    readonly contractIds?: readonly string[];
-    readonly ahead?: number;
-    readonly url?: string;
-    readonly afterWindow?: () => Promise<void>;
-  } = {},
-): Promise<Measured> {
-  const { signal } = new AbortController();
-  const source = dataLake({ network: "pubnet", url, ahead });
-  await source.check(signal);
+/** The same with the reader of the source, which moves over everything but the events of these contracts. */
+export async function decodeByReader(lake: LakeOfLedgers, contractIds: readonly string[]): Promise<number> {
+  const read = (await loadLedgerReader()).forContracts(contractIds);
+  const objects = await objectsOf(lake);
   const began = performance.now();
-  const windows = readAhead(source, { ...lake, contractIds }, signal);
-  let events = 0;
-  while (windows.hasNext) {
-    const window = await windows.next();
-    if (window.kind !== "window") throw new Error(`The lake answered ${window.kind}.`);
-    events += window.events.length;
-    await afterWindow();
-  }
-  const ledgers = lake.throughLedger - lake.fromLedger + 1;
-  return { ledgers, events, seconds: (performance.now() - began) / 1_000 };
+  for (const path of objects) read(zstdDecompressSync(await readFile(path), UNPACKING));
+  return (performance.now() - began) / 1_000 / objects.length;
+}
+
+/** The paths of its objects, the oldest first. */
+async function objectsOf({ folder }: LakeOfLedgers): Promise<readonly string[]> {
+  const names = await readdir(folder, { recursive: true });
+  const objects = names.filter((name) => name.endsWith(".xdr.zst")).sort();
+  return objects.reverse().map((name) => join(folder, name));
 }
 
 interface Recorded {
