@@ -83,18 +83,22 @@ function frame({ type, contractId, txHash, ledger, closedAt, topics, value }: So
   for (const text of texts) room += text.length * 3 + 4; // UTF-8
   if (memory.length < room) memory = Buffer.alloc(room);
 
-  const values: [number, number][] = [];
   let at = 0;
-  const write = (text: string, encoding: "utf8" | "base64"): void => {
-    const length = memory.write(text, at + 4, encoding);
-    memory.writeUInt32BE(length, at);
-    at += 4 + length;
-    if (encoding === "base64") values.push([at - length, at]);
-  };
-  for (const text of texts) write(text, "utf8");
-  for (const topic of topics) write(topic, "base64");
-  write(value, "base64");
+  for (const text of texts) at = writePart(text, "utf8", at);
+  const values: [number, number][] = [];
+  for (let i = 0; i <= topics.length; i++) {
+    const begin = at + 4;
+    at = writePart(topics[i] ?? value, "base64", at);
+    values.push([begin, at]);
+  }
   return { bytes: memory.subarray(0, at), values };
+}
+
+/** Its length, then its bytes. Returns where they end. */
+function writePart(text: string, encoding: "utf8" | "base64", at: number): number {
+  const length = memory.write(text, at + 4, encoding);
+  memory.writeUInt32BE(length, at);
+  return at + 4 + length;
 }
 
 /** The last time that was read, and what it is: all events of a ledger have one. */

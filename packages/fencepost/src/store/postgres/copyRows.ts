@@ -26,7 +26,12 @@ export async function copyRows(
 function* chunksOf(rows: Iterable<readonly CopyValue[]>): Generator<string> {
   let text = "";
   for (const row of rows) {
-    text += `${row.map(textOf).join("\t")}\n`;
+    let separator = "";
+    for (const value of row) {
+      text += separator + textOf(value);
+      separator = "\t";
+    }
+    text += "\n";
     if (text.length < CHUNK) continue;
     yield text;
     text = "";
