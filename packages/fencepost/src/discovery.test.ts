@@ -46,11 +46,11 @@ const swaps = pgTable("swaps", {
 });
 
 /** A row a swap, and how often it was projected. */
-function swapsProjection(version: number): Projection {
+function swapsProjection(version: number, of: typeof pool = pool): Projection {
   return defineProjection({
     name: "swaps",
     version,
-    contracts: { pool },
+    contracts: { pool: of },
     tables: { swaps },
     on: {
       "pool:swap": async ({ event, db }) => {
@@ -236,6 +236,19 @@ describe("after a reset of the network", () => {
     await first.stop();
     await bench.run(versioned(2), { epoch: NEXT_EPOCH });
     await untilLive(bench, 2);
+    await expectDue({ bench, due });
+  });
+
+  test("a version that is built from then on by another rule has the events of both chains", async () => {
+    const { bench, due } = await openNextEpoch();
+    const other = defineContract({
+      id: discoveredBy(factory, "pool_created", (e) => `${e.pool}`),
+      events: pool.events,
+    });
+    const projections = [swapsProjection(2, other), watching(S)];
+    await bench.run(projections, { epoch: NEXT_EPOCH, adopt: true });
+    await untilLive(bench, 2);
+    await untilRows(bench, due.length);
     await expectDue({ bench, due });
   });
 });

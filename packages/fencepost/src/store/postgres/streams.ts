@@ -120,7 +120,8 @@ export interface FoundWatch {
 }
 
 /**
- * Records what was found, and watches it, each from the ledger that named it. Those watched already stay as they are.
+ * Records what was found, and watches it, each from the ledger that named it. Those watched already stay as they are;
+ * those that an event of an earlier epoch names are recorded only: their chain is gone.
  */
 export async function insertFoundWatches(
   client: DatabaseClient,
@@ -138,7 +139,8 @@ export async function insertFoundWatches(
          WHERE d.ledger > excluded.ledger
      )
      INSERT INTO fencepost.watches (stream, contract_id, start_ledger, next_ledger, found_by, found_in)
-     SELECT DISTINCT ON (id) $1, id, ledger, ledger, rule, token FROM found ORDER BY id, token
+     SELECT DISTINCT ON (id) $1, id, ledger, ledger, rule, token
+     FROM found JOIN fencepost.streams s ON s.stream = $1 AND s.epoch = split_part(token, '-', 2) ORDER BY id, token
      ON CONFLICT (stream, contract_id) DO NOTHING`,
     [
       stream,
@@ -417,17 +419,17 @@ export interface NamingEvent {
   readonly value: string;
 }
 
-/** Stored events of these contracts and this epoch, with a seq after `after` and up to `through`, in their order. */
+/** Stored events of these contracts, of every epoch, with a seq after `after` and up to `through`, in their order. */
 export async function readEventsBetween(
   db: Queryable,
-  { stream, epoch }: Pick<StreamRow, "stream" | "epoch">,
+  { stream }: Pick<StreamRow, "stream">,
   { after, through }: { readonly after: bigint; readonly through: bigint },
   contractIds: readonly string[],
 ): Promise<readonly NamingEvent[]> {
   const { rows } = await db.query<NamingEvent>(
     `SELECT token, contract_id AS "contractId", ledger::int AS ledger, topics, value FROM fencepost.events
-     WHERE stream = $1 AND seq > $2 AND seq <= $3 AND contract_id = ANY($4) AND starts_with(token, $5) ORDER BY seq`,
-    [stream, after, through, contractIds, `${stream}-${epoch}-`],
+     WHERE stream = $1 AND seq > $2 AND seq <= $3 AND contract_id = ANY($4) ORDER BY seq`,
+    [stream, after, through, contractIds],
   );
   return rows;
 }
