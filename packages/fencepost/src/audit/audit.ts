@@ -72,9 +72,17 @@ export async function audit(
   }
   const tokens = tokensWithin(chain, range);
   const isCompared = operationsOnly ? isOfOperation : () => true;
+  // First: what it needs of the connection is refused before anything long is done.
+  const rerun = rerunOptions
+    ? await auditHandlers(
+        database,
+        await readProjectionPlaces(database, chain.stream, tokens),
+        tokens,
+        rerunOptions,
+        signal,
+      )
+    : null;
   const compared = await auditEvents(database, source, { stream, watches, range, isCompared, signal });
-  const places = await readProjectionPlaces(database, chain.stream, tokens);
-  const rerun = rerunOptions ? await auditHandlers(database, places, tokens, rerunOptions, signal) : null;
   const proven = (rerun?.projections ?? []).filter(({ unproven }) => unproven === null);
   const missing = await findMissingMessages(
     database,
@@ -85,7 +93,7 @@ export async function audit(
   const { messages, webhooks } = await auditMessages(database, store, tokens, signal);
   const stages = {
     events: compared.events,
-    projections: places,
+    projections: await readProjectionPlaces(database, chain.stream, tokens),
     messages: { ...messages, ...missing },
     rerun,
     webhooks,

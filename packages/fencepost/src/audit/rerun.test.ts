@@ -11,6 +11,7 @@ import { never } from "../__tests__/support/windows.ts";
 import type { Projection } from "../config/projection.ts";
 import { readProjectionPlaces } from "../store/postgres/audit.ts";
 import { openDatabase } from "../store/postgres/database.ts";
+import { ConnectionLostError } from "../store/postgres/errors.ts";
 import { openScratch, SharedConnectionError } from "../store/postgres/scratch.ts";
 import { auditHandlers, type RerunProgress } from "./rerun.ts";
 
@@ -290,6 +291,17 @@ describe("handlers that run again", () => {
       [tokens.at(-1), projection.name],
     );
     expect(row).toEqual({ n: 4 });
+  });
+
+  test("are no proof, and no fault of theirs, where the connection breaks: that is thrown", async () => {
+    const { audit, define } = await startLine(5);
+    const before = () =>
+      db.rows(
+        `SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity
+         WHERE application_name = 'fencepost audit' AND datname = current_database()`,
+      );
+    await expect(audit([define({ before })])).rejects.toThrow(ConnectionLostError);
+    expect(await temporaryTables()).toBe(0);
   });
 
   test("stop when they are told to", async () => {

@@ -15,7 +15,7 @@ import { type ProjectionRow, readProjection } from "../store/postgres/projection
 import { tableStatements } from "../store/postgres/projectionTables.ts";
 import { compareEmitted, keepEmitted, openScratch } from "../store/postgres/scratch.ts";
 import { type Decoder, loadDecoder } from "../xdr/decode.ts";
-import { Finding, MAX_LISTED, type ProjectionRerun, type RerunAudit } from "./report.ts";
+import { type Findings, MAX_LISTED, type ProjectionRerun, type RerunAudit } from "./report.ts";
 
 export interface RerunOptions {
   /** As the config has them. */
@@ -61,7 +61,7 @@ async function auditProjection(
   { name, version }: ProjectionPlace,
   projection: Projection | undefined,
 ): Promise<ProjectionRerun> {
-  const unproven = (why: string): ProjectionRerun => ({ name, version, ...NOTHING(), unproven: why });
+  const unproven = (why: string): ProjectionRerun => ({ name, version, ...nothingCompared(), unproven: why });
   if (!projection) return unproven("the config has no projection of this name");
   const statements = tableStatements(Object.values(projection.tables));
   const isAsInCode = (row: ProjectionRow | undefined): row is ProjectionRow =>
@@ -110,11 +110,7 @@ async function auditProjection(
   }
 }
 
-const NOTHING = () => ({
-  emitted: 0,
-  agreed: 0,
-  missing: new Finding<NamedMessage>(),
-  different: new Finding<NamedMessage>(),
-  unexplained: new Finding<NamedMessage>(),
-  earlier: new Finding<NamedMessage>(),
-});
+function nothingCompared(): Omit<ProjectionRerun, "name" | "version" | "unproven"> {
+  const none: Findings<NamedMessage> = { count: 0, listed: [] };
+  return { emitted: 0, agreed: 0, missing: none, different: none, unexplained: none, earlier: none };
+}

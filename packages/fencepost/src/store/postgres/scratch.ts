@@ -5,7 +5,7 @@ import pg from "pg";
 import type { Message } from "../../message/payload.ts";
 import type { NamedMessage, TokenRange } from "./audit.ts";
 import { type DatabaseClient, types } from "./database.ts";
-import { CommitBecameRollbackError, DatabaseUnreachableError } from "./errors.ts";
+import { CommitBecameRollbackError, ConnectionLostError, DatabaseUnreachableError } from "./errors.ts";
 
 /** What is between us and PostgreSQL gives a connection to others as well: its temporary tables would be theirs. */
 export class SharedConnectionError extends Error {
@@ -22,8 +22,8 @@ export class SharedConnectionError extends Error {
 export interface Scratch {
   /**
    * Runs `work` in a transaction in which unqualified names mean the tables of this connection, then `public`.
-   * PostgreSQL refuses any write to other tables in it. Throws {@link CommitBecameRollbackError} when `work` swallowed
-   * an SQL error.
+   * PostgreSQL refuses any write to other tables in it. Throws {@link ConnectionLostError} when the connection, and the
+   * tables with it, are gone, and {@link CommitBecameRollbackError} when `work` swallowed an SQL error.
    */
   transaction<T>(work: (client: DatabaseClient) => Promise<T>): Promise<T>;
   /** What autovacuum does for tables that are not temporary. */
@@ -50,7 +50,10 @@ export async function openScratch(url: string, statements: readonly string[]): P
     application_name: "fencepost audit",
     types,
   });
-  client.on("error", () => {}); // the next statement tells
+  let broken: Error | undefined;
+  client.on("error", (error) => {
+    broken ??= error;
+  });
   await client.connect().catch((error: unknown) => {
     throw new DatabaseUnreachableError(url, error);
   });
@@ -84,8 +87,10 @@ export async function openScratch(url: string, statements: readonly string[]): P
         if (command !== "COMMIT") throw new CommitBecameRollbackError();
         return result;
       } catch (error) {
-        await client.query("ROLLBACK").catch(() => {});
-        throw error;
+        await client.query("ROLLBACK").catch((rollbackError: Error) => {
+          broken ??= rollbackError;
+        });
+        throw broken ? new ConnectionLostError(url, broken, error) : error;
       }
     },
     async vacuum() {
