@@ -56,8 +56,8 @@ export interface Deliverer extends Loop {
 /** A claim must outlive its attempt by this much, in milliseconds: for recording, and for clocks that differ. */
 const LEASE_MARGIN_MS = 5_000;
 
-/** Groups of one origin that are put on record at once: connections that come free meanwhile need not wait. */
-const MAX_PUMPS = 2;
+/** Under a backlog, how long connections that came free wait for others to share one statement, in milliseconds. */
+const GATHER_MS = 5;
 /** Deliveries of one claim, at the most. */
 const MAX_CLAIMED = 256;
 /** Claims that one statement brings for each connection to an origin, so that it need not run for every few. */
@@ -95,8 +95,11 @@ interface Lane {
   readonly origin: string;
   readonly waiting: Held[];
   busy: number;
-  /** Groups that are being put on record. */
-  pumps: number;
+  /** A group is being put on record. */
+  recording: boolean;
+  /** Until its free connections need not wait for more of them. */
+  gathering: NodeJS.Timeout | undefined;
+  hasGathered: boolean;
 }
 
 /** As {@link createDeliverer}, started. */
@@ -133,11 +136,13 @@ export function createDeliverer(options: DeliverOptions): Deliverer {
     connectionsPerOrigin,
     addressRules: readAddressRules(options),
   });
-  const outcomes = createOutcomeRecorder({ store, log, leaseMs, onOutcome });
+  const outcomes = createOutcomeRecorder({ store, log, leaseMs, onOutcome, moreToCome: () => sending > 0 });
   const lanes = new Map<string, Lane>();
   const held = new Set<Held>();
   /** Claims of one delivery that are under way. */
   let claiming = 0;
+  /** Requests that are under way. */
+  let sending = 0;
   let loop: Loop | undefined;
   let heartbeat: NodeJS.Timeout | undefined;
   let stopped = false;
@@ -177,24 +182,50 @@ export function createDeliverer(options: DeliverOptions): Deliverer {
   }
 
   function laneOf(origin: string): Lane {
-    const lane = lanes.get(origin) ?? { origin, waiting: [], busy: 0, pumps: 0 };
+    const lane: Lane = lanes.get(origin) ?? {
+      origin,
+      waiting: [],
+      busy: 0,
+      recording: false,
+      gathering: undefined,
+      hasGathered: false,
+    };
     lanes.set(origin, lane);
     return lane;
   }
 
   /** Hands a lane's claims to its free connections, no more at once than are free at that moment. */
   async function pump(lane: Lane): Promise<void> {
-    if (lane.pumps === MAX_PUMPS) return;
-    lane.pumps++;
-    while (!stopped && lane.waiting.length > 0 && lane.busy < connectionsPerOrigin) {
+    if (lane.recording) return;
+    lane.recording = true;
+    while (!stopped && lane.waiting.length > 0 && lane.busy < connectionsPerOrigin && isWorthwhile(lane)) {
       const wasFull = isFull(lane);
       const group = takeGroup(lane.waiting, connectionsPerOrigin - lane.busy);
       if (wasFull && !isFull(lane)) loop?.wake();
       if (group[0]?.asking) void ask(lane, group);
       else await attempt(lane, group);
     }
-    lane.pumps--;
-    if (lane.waiting.length === 0 && lane.busy === 0 && lane.pumps === 0) lanes.delete(lane.origin);
+    lane.recording = false;
+    if (lane.waiting.length === 0 && lane.busy === 0) lanes.delete(lane.origin);
+  }
+
+  /**
+   * Where more waits than connections are free, these gather first: half of all, or what comes free within
+   * {@link GATHER_MS}. A statement costs nearly as much for one attempt as for ten.
+   */
+  function isWorthwhile(lane: Lane): boolean {
+    const free = connectionsPerOrigin - lane.busy;
+    if (!lane.hasGathered && free < Math.min(lane.waiting.length, connectionsPerOrigin / 2)) {
+      lane.gathering ??= setTimeout(() => {
+        lane.hasGathered = true;
+        void pump(lane);
+      }, GATHER_MS);
+      return false;
+    }
+    clearTimeout(lane.gathering);
+    lane.gathering = undefined;
+    lane.hasGathered = false;
+    return true;
   }
 
   async function attempt(lane: Lane, group: readonly Held[]): Promise<void> {
@@ -223,7 +254,9 @@ export function createDeliverer(options: DeliverOptions): Deliverer {
 
   async function send(lane: Lane, item: Held, recorded: RecordedAttempt): Promise<void> {
     const { url, body, tries, policy } = recorded;
+    sending++;
     const { fenced, ...result } = await sender.send({ url, headers: attemptHeaders(recorded), body });
+    sending--;
     lane.busy--;
     void pump(lane);
     await conclude(item, result, decideOutcome({ ...result, fenced }, tries, policy, random()));

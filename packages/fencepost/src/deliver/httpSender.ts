@@ -21,6 +21,12 @@ interface SendRequest {
   readonly body: Uint8Array;
 }
 
+interface Target {
+  readonly origin: string;
+  /** With its query. */
+  readonly path: string;
+}
+
 interface SendResult extends AttemptResult {
   /** The receiver refused an old copy of this event. */
   readonly fenced: boolean;
@@ -47,6 +53,8 @@ const QUERY_ANSWER_BYTES = 256 * 1_024;
 const BODY_TIMEOUT_MS = 2_000;
 /** Origins with an open pool; the one used longest ago is closed beyond that. */
 const MAX_POOLS = 256;
+/** Urls that are known to be good. */
+const MAX_TARGETS = 1_000;
 /** Characters of an error that are kept. */
 const MAX_ERROR_LENGTH = 500;
 
@@ -56,6 +64,19 @@ export function createSender(options: SenderOptions): Sender {
   const lookup = checkedLookup(addressRules, resolve);
   const pools = new Map<string, Pool>();
   const retired = new Set<Pool>();
+  const targets = new Map<string, Target>();
+
+  /** What a url says does not change: it is read and checked once. What its name stands for is checked at each connection. */
+  function targetOf(url: string): Target {
+    const known = targets.get(url);
+    if (known) return known;
+    const read = new URL(url);
+    checkUrl(read, addressRules);
+    const target = { origin: read.origin, path: `${read.pathname}${read.search}` };
+    if (targets.size >= MAX_TARGETS) targets.clear();
+    targets.set(url, target);
+    return target;
+  }
 
   /** The pools are in order of use: this one goes to the end. */
   function poolOf(origin: string): Pool {
@@ -87,11 +108,9 @@ export function createSender(options: SenderOptions): Sender {
   async function post(request: SendRequest, limits: BodyLimits): Promise<Exchanged> {
     const { url, headers, body } = request;
     try {
-      const target = new URL(url);
-      checkUrl(target, addressRules);
-      const pool = poolOf(target.origin);
+      const { origin, path } = targetOf(url);
+      const pool = poolOf(origin);
       if (pools.size > MAX_POOLS) retireOldest();
-      const path = `${target.pathname}${target.search}`;
       return await exchange(pool, { path, headers, body, ...limits }, timeoutMs);
     } catch (error) {
       return { status: null, sent: false, error: describe(error) }; // a url or a header that is refused

@@ -13,6 +13,8 @@ export interface OutcomeRecorderOptions {
   readonly leaseMs: number;
   /** Called for each outcome that was recorded, and each that came too late. */
   readonly onOutcome?: ((outcome: AttemptResult["outcome"] | "stale") => void) | undefined;
+  /** True while other outcomes may be here soon. */
+  readonly moreToCome: () => boolean;
 }
 
 export interface OutcomeRecorder {
@@ -29,24 +31,31 @@ interface Waiting {
 
 /** Outcomes recorded in one transaction, at the most. */
 const MAX_OUTCOMES = 500;
-/** Transactions under way at once: while one commits, another is prepared. */
-const MAX_FLUSHES = 2;
+/** How long an outcome waits for others to share its transaction, in milliseconds. */
+const GATHER_MS = 5;
 /** The pause after a transaction that failed, in milliseconds. */
 const RETRY_MS = 200;
 
-/** Collects outcomes while a transaction runs, and records those of one fence together; again where that fails. */
+/**
+ * Collects outcomes for a few milliseconds, unless nothing else is under way, and while a transaction runs; records
+ * those of one fence together, and again where that fails.
+ */
 export function createOutcomeRecorder({
   store,
   log,
   leaseMs,
   onOutcome,
+  moreToCome,
 }: OutcomeRecorderOptions): OutcomeRecorder {
   let queue: Waiting[] = [];
-  let flushing = 0;
+  let flushing = false;
+  let gathering: NodeJS.Timeout | undefined;
 
   async function flush(): Promise<void> {
-    if (flushing === MAX_FLUSHES) return;
-    flushing++;
+    clearTimeout(gathering);
+    gathering = undefined;
+    if (flushing) return;
+    flushing = true;
     for (let first = queue[0]; first; first = queue[0]) {
       const { fence } = first;
       const batch = queue.filter((item) => item.fence === fence).slice(0, MAX_OUTCOMES);
@@ -75,14 +84,15 @@ export function createOutcomeRecorder({
         await sleep(RETRY_MS);
       }
     }
-    flushing--;
+    flushing = false;
   }
 
   return {
     record(fence, attempt) {
       return new Promise((resolve) => {
         queue.push({ fence, attempt, since: performance.now(), resolve });
-        void flush();
+        if (moreToCome()) gathering ??= setTimeout(flush, GATHER_MS);
+        else void flush();
       });
     },
   };

@@ -158,6 +158,46 @@ function targetOf({ policy, ...target }: TargetRow, retryScheduleMs: readonly nu
   return { ...target, policy: { ...policy, retryScheduleMs: policy.retryScheduleMs ?? retryScheduleMs } };
 }
 
+/**
+ * A lease that was taken just now is as good as a new one: it stays, and with it the row's place in the index of what is
+ * due. It may be shorter by this share, and by this much in milliseconds: less than the margin that a lease has.
+ */
+const SHORTER_LEASE = { share: 0.01, ms: 1_000 } as const;
+
+// Each later part has the rows of the one before it, not those of a join of two: what comes from a WITH is counted as
+// one row when a statement is planned, and two of them are joined row by row.
+const RECORD = `WITH mine AS MATERIALIZED (
+    SELECT q.delivery_id, w.url, floor(extract(epoch FROM clock_timestamp()))::bigint AS second
+    FROM fencepost.delivery_queue q JOIN fencepost.webhooks w ON w.id = q.webhook_id
+    WHERE q.delivery_id = ANY($1) AND q.fence = $2 AND NOT q.attempted AND NOT q.asking
+      AND w.active AND w.deleted_at IS NULL
+    ORDER BY q.delivery_id FOR UPDATE OF q
+  ), counted AS (
+    UPDATE fencepost.deliveries d
+    SET state = 'sending', attempts = attempts + 1, tries = tries + 1, asks = 0,
+        first_at = coalesce(first_at, to_timestamp(mine.second)),
+        last_timestamp = greatest(last_timestamp + 1, mine.second)
+    FROM mine WHERE d.id = mine.delivery_id AND d.state = 'pending' AND d.last_timestamp <= mine.second + $4
+    RETURNING d.id, d.webhook_id, d.event_id, d.attempts, d.tries, d.last_timestamp, mine.url
+  ), marked AS (
+    UPDATE fencepost.delivery_queue q
+    SET attempted = true,
+        next_at = CASE WHEN q.next_at >= clock_timestamp() + $5 * interval '1 millisecond' THEN q.next_at
+                       ELSE clock_timestamp() + $3 * interval '1 millisecond' END
+    FROM counted WHERE q.delivery_id = counted.id
+  ), recorded AS (
+    INSERT INTO fencepost.attempts (delivery_id, number, fence, url, "timestamp")
+    SELECT id, attempts, $2, url, last_timestamp FROM counted
+  )
+  SELECT 'dlv_' || c.id AS id, c.webhook_id AS "webhookId", c.event_id AS "eventId", m.token, c.attempts AS number, c.tries,
+         c.last_timestamp AS "timestamp", b.body,
+         CASE WHEN row_number() OVER (PARTITION BY c.webhook_id) = 1 THEN (
+           SELECT ${TARGET} FROM fencepost.webhooks w WHERE w.id = c.webhook_id
+         ) END AS target
+  FROM counted c
+  JOIN fencepost.messages m ON m.event_id = c.event_id
+  JOIN fencepost.message_bodies b ON b.event_id = c.event_id`;
+
 export async function recordAttempts(
   database: Database,
   fence: bigint,
@@ -168,43 +208,13 @@ export async function recordAttempts(
   // What is the same for all deliveries of a webhook comes with one of them.
   const { rows } = await database.hot<
     Omit<RecordedAttempt, keyof Target | "fence"> & { readonly target: TargetRow | null }
-  >(
-    `WITH mine AS MATERIALIZED (
-       SELECT q.delivery_id, w.url, floor(extract(epoch FROM clock_timestamp()))::bigint AS second
-       FROM fencepost.delivery_queue q
-       JOIN fencepost.webhooks w ON w.id = q.webhook_id
-       JOIN fencepost.deliveries d ON d.id = q.delivery_id
-       WHERE q.delivery_id = ANY($1) AND q.fence = $2 AND NOT q.attempted AND NOT q.asking
-         AND w.active AND w.deleted_at IS NULL
-         AND d.state = 'pending' AND d.last_timestamp < extract(epoch FROM clock_timestamp()) + $4
-       ORDER BY q.delivery_id FOR UPDATE OF q
-     ), marked AS (
-       UPDATE fencepost.delivery_queue q
-       SET attempted = true, next_at = clock_timestamp() + $3 * interval '1 millisecond'
-       FROM mine WHERE q.delivery_id = mine.delivery_id
-     ), counted AS (
-       UPDATE fencepost.deliveries d
-       SET state = 'sending', attempts = attempts + 1, tries = tries + 1, asks = 0,
-           first_at = coalesce(first_at, to_timestamp(mine.second)),
-           last_timestamp = greatest(last_timestamp + 1, mine.second)
-       FROM mine WHERE d.id = mine.delivery_id
-       RETURNING d.id, d.webhook_id, d.event_id, d.attempts, d.tries, d.last_timestamp, mine.url
-     ), recorded AS (
-       INSERT INTO fencepost.attempts (delivery_id, number, fence, url, "timestamp")
-       SELECT id, attempts, $2, url, last_timestamp FROM counted
-       RETURNING delivery_id
-     )
-     SELECT 'dlv_' || c.id AS id, c.webhook_id AS "webhookId", c.event_id AS "eventId", m.token, c.attempts AS number, c.tries,
-            c.last_timestamp AS "timestamp", b.body,
-            CASE WHEN row_number() OVER (PARTITION BY c.webhook_id) = 1 THEN (
-              SELECT ${TARGET} FROM fencepost.webhooks w WHERE w.id = c.webhook_id
-            ) END AS target
-     FROM counted c
-     JOIN recorded r ON r.delivery_id = c.id
-     JOIN fencepost.messages m ON m.event_id = c.event_id
-     JOIN fencepost.message_bodies b ON b.event_id = c.event_id`,
-    [ids.map(rowId), fence, leaseMs, MAX_TIMESTAMP_LEAD_S],
-  );
+  >(RECORD, [
+    ids.map(rowId),
+    fence,
+    leaseMs,
+    MAX_TIMESTAMP_LEAD_S,
+    leaseMs - Math.min(leaseMs * SHORTER_LEASE.share, SHORTER_LEASE.ms),
+  ]);
   const targets = new Map<WebhookId, Target>();
   for (const { webhookId, target } of rows) {
     if (target) targets.set(webhookId, targetOf(target, retryScheduleMs));
@@ -273,71 +283,69 @@ const REQUEUED = `again AS (
   DELETE FROM fencepost.delivery_queue q USING mine WHERE q.delivery_id = mine.id AND mine.next_at IS NULL
 )`;
 
+const FINISH = `WITH mine AS MATERIALIZED (
+    SELECT i.*, q.webhook_id, clock_timestamp() + i.delay * interval '1 millisecond' AS next_at
+    FROM unnest($1::bigint[], $3::text[], $4::int[], $5::text[], $6::text[], $7::text[], $8::float8[], $9::bool[])
+      AS i(id, outcome, status, error, response, state, delay, disable)
+    JOIN fencepost.delivery_queue q ON q.delivery_id = i.id
+    WHERE q.fence = $2 AND q.attempted
+    ORDER BY q.delivery_id FOR UPDATE OF q
+  ), ended AS (
+    UPDATE fencepost.deliveries d
+    SET state = mine.state, last_status = mine.status, last_error = mine.error, next_at = mine.next_at,
+        finished_at = CASE WHEN mine.state IN ('success', 'failed') THEN now() END,
+        strict_position = CASE WHEN mine.state <> 'success' THEN d.strict_position END,
+        doubt_since = CASE WHEN mine.state = 'in_doubt' THEN coalesce(d.doubt_since, now()) END
+    FROM mine WHERE d.id = mine.id
+    RETURNING d.id, d.attempts, d.state, mine.outcome, mine.status, mine.error, mine.response
+  ), noted AS (
+    UPDATE fencepost.attempts a
+    SET outcome = ended.outcome, status = ended.status, error = ended.error, response = ended.response,
+        finished_at = clock_timestamp()
+    FROM ended WHERE a.delivery_id = ended.id AND a.number = ended.attempts
+  ), ${REQUEUED}, health AS MATERIALIZED (
+    SELECT w.id, CASE WHEN NOT seen.well THEN coalesce(w.failing_since, clock_timestamp()) END AS failing_since,
+           CASE
+             WHEN NOT w.active THEN NULL
+             WHEN seen.gone THEN 'The endpoint answered 410 Gone.'
+             WHEN NOT seen.well AND w.failing_since <= now() - w.disable_after_ms * interval '1 millisecond'
+             THEN 'Every attempt has failed since '
+                  || to_char(w.failing_since AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') || '.'
+           END AS reason
+    FROM (
+      SELECT webhook_id, bool_or(outcome = 'delivered') AS well, bool_or(disable) AS gone FROM mine GROUP BY 1
+    ) seen
+    JOIN fencepost.webhooks w ON w.id = seen.webhook_id
+    WHERE seen.well <> (w.failing_since IS NULL) OR w.active AND (
+      seen.gone OR NOT seen.well AND w.failing_since <= now() - w.disable_after_ms * interval '1 millisecond'
+    )
+    ORDER BY w.id FOR NO KEY UPDATE OF w
+  ), judged AS (
+    UPDATE fencepost.webhooks w
+    SET failing_since = health.failing_since, active = w.active AND health.reason IS NULL,
+        disabled_reason = coalesce(health.reason, w.disabled_reason),
+        disabled_at = CASE WHEN health.reason IS NULL THEN w.disabled_at ELSE now() END,
+        told = w.told AND health.reason IS NULL
+    FROM health WHERE w.id = health.id
+  )
+  SELECT 'dlv_' || id AS id, state FROM ended`;
+
 async function writeOutcomes(
   db: Queryable,
   fence: bigint,
   attempts: readonly FinishedAttempt[],
 ): Promise<FinishReport["recorded"]> {
-  const { rows } = await db.query<FinishReport["recorded"][number]>(
-    `WITH mine AS MATERIALIZED (
-       SELECT i.*, q.webhook_id, clock_timestamp() + i.delay * interval '1 millisecond' AS next_at
-       FROM unnest($1::bigint[], $3::text[], $4::int[], $5::text[], $6::text[], $7::text[], $8::float8[], $9::bool[])
-         AS i(id, outcome, status, error, response, state, delay, disable)
-       JOIN fencepost.delivery_queue q ON q.delivery_id = i.id
-       WHERE q.fence = $2 AND q.attempted
-       ORDER BY q.delivery_id FOR UPDATE OF q
-     ), ended AS (
-       UPDATE fencepost.deliveries d
-       SET state = mine.state, last_status = mine.status, last_error = mine.error, next_at = mine.next_at,
-           finished_at = CASE WHEN mine.state IN ('success', 'failed') THEN now() END,
-           strict_position = CASE WHEN mine.state <> 'success' THEN d.strict_position END,
-           doubt_since = CASE WHEN mine.state = 'in_doubt' THEN coalesce(d.doubt_since, now()) END
-       FROM mine WHERE d.id = mine.id
-       RETURNING d.id, d.attempts, d.state
-     ), noted AS (
-       UPDATE fencepost.attempts a
-       SET outcome = mine.outcome, status = mine.status, error = mine.error, response = mine.response,
-           finished_at = clock_timestamp()
-       FROM mine JOIN ended ON ended.id = mine.id
-       WHERE a.delivery_id = mine.id AND a.number = ended.attempts
-     ), ${REQUEUED}, health AS MATERIALIZED (
-       SELECT w.id, CASE WHEN NOT seen.well THEN coalesce(w.failing_since, clock_timestamp()) END AS failing_since,
-              CASE
-                WHEN NOT w.active THEN NULL
-                WHEN seen.gone THEN 'The endpoint answered 410 Gone.'
-                WHEN NOT seen.well AND w.failing_since <= now() - w.disable_after_ms * interval '1 millisecond'
-                THEN 'Every attempt has failed since '
-                     || to_char(w.failing_since AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') || '.'
-              END AS reason
-       FROM (
-         SELECT webhook_id, bool_or(outcome = 'delivered') AS well, bool_or(disable) AS gone FROM mine GROUP BY 1
-       ) seen
-       JOIN fencepost.webhooks w ON w.id = seen.webhook_id
-       WHERE seen.well <> (w.failing_since IS NULL) OR w.active AND (
-         seen.gone OR NOT seen.well AND w.failing_since <= now() - w.disable_after_ms * interval '1 millisecond'
-       )
-       ORDER BY w.id FOR NO KEY UPDATE OF w
-     ), judged AS (
-       UPDATE fencepost.webhooks w
-       SET failing_since = health.failing_since, active = w.active AND health.reason IS NULL,
-           disabled_reason = coalesce(health.reason, w.disabled_reason),
-           disabled_at = CASE WHEN health.reason IS NULL THEN w.disabled_at ELSE now() END,
-           told = w.told AND health.reason IS NULL
-       FROM health WHERE w.id = health.id
-     )
-     SELECT 'dlv_' || id AS id, state FROM ended`,
-    [
-      attempts.map(({ id }) => rowId(id)),
-      fence,
-      attempts.map(({ result }) => result.outcome),
-      attempts.map(({ result }) => result.status),
-      attempts.map(({ result }) => result.error),
-      attempts.map(({ result }) => result.response),
-      attempts.map(({ next }) => next.state),
-      attempts.map(({ next }) => delayOf(next)),
-      attempts.map(({ next }) => next.state === "failed" && next.disableWebhook),
-    ],
-  );
+  const { rows } = await db.query<FinishReport["recorded"][number]>(FINISH, [
+    attempts.map(({ id }) => rowId(id)),
+    fence,
+    attempts.map(({ result }) => result.outcome),
+    attempts.map(({ result }) => result.status),
+    attempts.map(({ result }) => result.error),
+    attempts.map(({ result }) => result.response),
+    attempts.map(({ next }) => next.state),
+    attempts.map(({ next }) => delayOf(next)),
+    attempts.map(({ next }) => next.state === "failed" && next.disableWebhook),
+  ]);
   return rows;
 }
 
