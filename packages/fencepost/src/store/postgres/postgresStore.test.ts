@@ -411,6 +411,18 @@ describe("a pruning step", () => {
     const step = await store.prune({ before: BEFORE(), limit: 2 });
     expect(step).toEqual({ deliveries: 0, messages: 1, done: true });
   });
+
+  it("does not pass over a message whose transaction ends after that of one behind it", async () => {
+    const client = await openClient();
+    await client.query("BEGIN");
+    await dispatch(messageOf("order:late"), { tx: client });
+    await dispatch(messageOf("order:1"));
+    const step = await store.prune({ before: new Date(Date.now() - 3_600_000), limit: 10 });
+    expect(step).toEqual({ deliveries: 0, messages: 0, done: true });
+    await client.query("COMMIT");
+    await pruneAll();
+    expect((await database.query("SELECT event_id FROM fencepost.messages")).rows).toEqual([]);
+  });
 });
 
 it("finishes a delivery without touching an index: nothing that an outcome writes is in one", async () => {

@@ -1,6 +1,7 @@
 // The outbox and the messages, for deliveries that are kept in Redis.
 import type { EventId, FencingToken } from "@fencepost/token";
 import type { DatabaseClient, Queryable } from "./database.ts";
+import { type MessageRound, moveMessageRound } from "./messageRound.ts";
 import type { MessageOrigin } from "./messages.ts";
 
 // Any number that no other program is likely to lock: "relay" in ASCII.
@@ -183,7 +184,7 @@ export async function nextOldBodies(
   client: DatabaseClient,
   { before, limit }: { readonly before: Date; readonly limit: number },
 ): Promise<BodyRound | undefined> {
-  const { rows: rounds } = await client.query<{ after: bigint; kept: bigint | null }>(
+  const { rows: rounds } = await client.query<MessageRound>(
     "SELECT after, kept FROM fencepost.prune_rounds WHERE what = 'messages' FOR UPDATE SKIP LOCKED",
   );
   const [round] = rounds;
@@ -192,7 +193,7 @@ export async function nextOldBodies(
     seen: bigint;
     young: bigint;
     last: bigint | null;
-    first: bigint | null;
+    kept: bigint | null;
     events: EventId[];
   }>(
     `WITH batch AS MATERIALIZED (
@@ -201,20 +202,14 @@ export async function nextOldBodies(
        FROM fencepost.messages m WHERE position > $1 ORDER BY position LIMIT $3
      )
      SELECT count(*) AS seen, count(*) FILTER (WHERE NOT old) AS young, max(position) AS last,
-            min(position) FILTER (WHERE has_body) AS first,
+            min(position) FILTER (WHERE has_body OR NOT old) AS kept,
             coalesce(array_agg(event_id) FILTER (WHERE old AND has_body), '{}') AS events
      FROM batch`,
     [round.after, before, limit],
   );
-  const { seen = 0n, young = 0n, last = null, first = null, events = [] } = rows[0] ?? {};
+  const { seen = 0n, young = 0n, last = null, kept = null, events = [] } = rows[0] ?? {};
   const done = Number(seen) < limit || young > 0n;
-  const kept = round.kept ?? first;
-  const end = last ?? round.after;
-  // The next round begins at the first body that this one saw: those before it are gone.
-  await client.query(
-    "UPDATE fencepost.prune_rounds SET after = $1, kept = $2 WHERE what = 'messages'",
-    done ? [kept === null ? end : kept - 1n, null] : [end, kept],
-  );
+  await moveMessageRound(client, round, { last, kept, done }, before);
   return { events, done };
 }
 

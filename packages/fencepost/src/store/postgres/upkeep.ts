@@ -3,6 +3,7 @@ import type { EventId } from "@fencepost/token";
 import type { PruneOptions, PruneReport } from "../deliveryStore.ts";
 import type { DisabledWebhook } from "../webhook.ts";
 import type { DatabaseClient, Queryable } from "./database.ts";
+import { type MessageRound, moveMessageRound } from "./messageRound.ts";
 import { DELETED } from "./webhooks.ts";
 
 export async function prune(client: DatabaseClient, options: PruneOptions): Promise<PruneReport> {
@@ -76,7 +77,7 @@ async function pruneDeliveries(
 /** The next messages by their positions: bodies that nothing refers to, and the rows of those that have no token. */
 async function pruneMessages(
   client: DatabaseClient,
-  round: { readonly after: bigint; readonly kept: bigint | null },
+  round: MessageRound,
   { before, limit }: PruneOptions,
 ): Promise<PruneStep> {
   const { rows } = await client.query<{
@@ -118,16 +119,11 @@ async function pruneMessages(
   const done = Number(seen) < limit || young > 0n;
   const { rows: left } = await client.query<{ kept: bigint | null }>(
     `SELECT min(m.position) AS kept FROM fencepost.messages m
-     JOIN fencepost.message_bodies b ON b.event_id = m.event_id
-     WHERE m.position > $1 AND m.position <= $2`,
-    [round.after, last],
+     LEFT JOIN fencepost.message_bodies b ON b.event_id = m.event_id
+     WHERE m.position > $1 AND m.position <= $2 AND (b.event_id IS NOT NULL OR m.created_at >= $3)`,
+    [round.after, last, before],
   );
-  const kept = round.kept ?? left[0]?.kept ?? null;
-  const end = last ?? round.after;
-  await client.query(
-    "UPDATE fencepost.prune_rounds SET after = $1, kept = $2 WHERE what = 'messages'",
-    done ? [kept === null ? end : kept - 1n, null] : [end, kept],
-  );
+  await moveMessageRound(client, round, { last, kept: left[0]?.kept ?? null, done }, before);
   return { count: freed.length, done };
 }
 
