@@ -206,31 +206,34 @@ async function offerTo(
 /** A webhook that looks back, and the place among the messages that it has come to; empty: the beginning. */
 export interface CatchUp {
   readonly webhookId: WebhookId;
+  /** Which time it looks back: each time that it was activated is another. */
+  readonly looks: number;
   readonly place: string;
   readonly deliverFrom: Date;
 }
 
-/** Of each shard the first webhook that has something to catch up on. */
+/** Of each shard a webhook that has something to catch up on, drawn anew each time. */
 export async function nextCatchUps(shards: Shards): Promise<readonly CatchUp[]> {
   const replies = await shards.runAll(
-    ALL_SHARDS.map((shard) => ({ script: NEXT_CATCH_UP, shard, args: [] })),
+    ALL_SHARDS.map((shard) => ({ script: NEXT_CATCH_UP, shard, args: [Math.random()] })),
   );
   return replies.flatMap((reply) => {
     if (!reply) return [];
-    const [webhookId, place, deliverFrom] = reply as readonly [WebhookId, string, number];
-    return [{ webhookId, place, deliverFrom: new Date(deliverFrom) }];
+    const [webhookId, looks, place, deliverFrom] = reply as readonly [WebhookId, number, string, number];
+    return [{ webhookId, looks, place, deliverFrom: new Date(deliverFrom) }];
   });
 }
 
 /** Makes what a webhook missed of these and moves it on; null: it has caught up. Undefined: another did it first. */
 export async function catchUpOn(
   shards: Shards,
-  { webhookId, place }: CatchUp,
+  { webhookId, looks, place }: CatchUp,
   messages: readonly StoredMessage[],
   next: string | null,
 ): Promise<number | undefined> {
   const args = [
     webhookId,
+    looks,
     place,
     next === null ? "" : `+${next}`,
     ...messages.flatMap((message) => messageArguments(message)),

@@ -11,6 +11,8 @@ import type { DeliveryStore } from "../deliveryStore.ts";
 import { type Database, openDatabase } from "../postgres/database.ts";
 import { insertMessages } from "../postgres/messages.ts";
 import { migrate } from "../postgres/migrate.ts";
+import type { WebhookId } from "../webhook.ts";
+import { catchUpOn, nextCatchUps } from "./dispatching.ts";
 import { DispatchIncompleteError } from "./errors.ts";
 import { redisStore } from "./redisStore.ts";
 import { relayedStore } from "./relayedStore.ts";
@@ -150,6 +152,64 @@ describe.skipIf(!hasRedis)("an outbox before Redis", () => {
     await server.restart();
     expect(await store.fanOut({ messages: 10, webhooks: 10 })).toEqual({ messages: 1, deliveries: 0 });
     expect(await waiting()).toEqual([]);
+  });
+
+  it("prunes the body of a message whose transaction ended after that of one behind it", async () => {
+    const { store } = await openStore();
+    const bodies = async (): Promise<number> =>
+      (await database.query("SELECT FROM fencepost.message_bodies")).rows.length;
+    await database.transaction(async (client) => {
+      await insertMessages(client, [emitted(1)], "emitted", "orders");
+      await emit(2);
+      expect(await store.prune({ before: new Date(Date.now() - 3_600_000), limit: 10 })).toMatchObject({
+        done: true,
+      });
+    });
+    await store.fanOut({ messages: 10, webhooks: 10 });
+    expect(await bodies()).toBe(2);
+    await store.prune({ before: new Date(Date.now() + 3_600_000), limit: 10 });
+    expect(await bodies()).toBe(0);
+  });
+
+  it("takes a message out of the outbox whose body was pruned, and the others reach their webhooks", async () => {
+    const { store } = await openStore();
+    await store.addWebhook(webhookOf("wh_a"));
+    await store.addWebhook(webhookOf("wh_b", { filter: { n: 2 } }));
+    await store.catchUp(10);
+    await emit(1, 2);
+    await database.query("DELETE FROM fencepost.message_bodies WHERE event_id = $1", [emitted(1).eventId]);
+    expect(await store.fanOut({ messages: 10, webhooks: 10 })).toEqual({ messages: 2, deliveries: 2 });
+    expect(await waiting()).toEqual([]);
+    expect(await sendAll(store)).toEqual([...idsOf(2), ...idsOf(2)]);
+  });
+
+  it("does not believe a catch-up that began before its webhook was paused and activated again", async () => {
+    const { client, store } = await openStore();
+    const { shards } = redisStore(client);
+    const { id } = await store.addWebhook(webhookOf("wh_a"));
+    const [begun] = await nextCatchUps(shards);
+    await store.deactivateWebhook(id, "Paused.");
+    await emit(1);
+    await store.fanOut({ messages: 10, webhooks: 10 });
+    await store.activateWebhook(id, "deliver");
+    // It saw no message, so that for it there is no more to catch up on.
+    expect(await catchUpOn(shards, begun!, [], null)).toBe(undefined);
+    while ((await store.catchUp(10)).messages > 0);
+    expect(await sendAll(store)).toEqual(idsOf(1));
+  });
+
+  it("has no webhook that catches up wait for the end of another, of its shard or not", async () => {
+    const { store } = await openStore();
+    await emit(...Array.from({ length: 60 }, (_, i) => i));
+    await store.fanOut({ messages: 100, webhooks: 10 });
+    const ids = Array.from({ length: 100 }, (_, i) => `wh_${i}` as WebhookId);
+    const [first, second] = ids.filter((id) => shardOf(id) === shardOf("wh_0"));
+    const webhooks = [first!, second!, ids.find((id) => shardOf(id) !== shardOf("wh_0"))!];
+    for (const id of webhooks) await store.addWebhook(webhookOf(id));
+    // One message of one webhook each. Drawn anew each time: that one is never drawn is as good as impossible.
+    for (let step = 0; step < 100; step++) await store.catchUp(1);
+    const caughtUp = await store.countWaiting(webhooks);
+    for (const id of webhooks) expect(caughtUp.get(id)).toBeGreaterThan(0);
   });
 
   it("keeps a message in the outbox until Redis has all of its deliveries", async () => {

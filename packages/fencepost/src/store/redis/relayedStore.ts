@@ -114,11 +114,11 @@ async function dispatchRelayed(
   return dispatchStored(shards, stored, { only, isNew, wanting });
 }
 
-/** One batch of one webhook, of the first that has something to catch up on. */
+/** One batch of one webhook, drawn anew each time: one with much to catch up on does not keep the others waiting. */
 async function catchUp(database: Database, shards: Shards, limit: number): Promise<FanOutReport> {
   for (let webhook = 0; webhook < MAX_CATCH_UPS; webhook++) {
     const waiting = await nextCatchUps(shards);
-    const next = waiting[webhook % waiting.length];
+    const next = waiting[Math.floor(Math.random() * waiting.length)];
     if (!next) break;
     const report = await catchUpNext(database, shards, next, Math.min(limit, MAX_MESSAGES));
     if (report.messages > 0) return report;

@@ -55,13 +55,14 @@ return { rows, #found == tonumber(ARGV[3]) and last_part(found[#found]) }`);
 /**
  * Offers messages in their order to the webhooks that take them: [deliveries made, messages done, webhook after which
  * the next one goes on]. Values: deliveries to make, webhooks to look at, the webhook after which the first one goes
- * on, messages (their flag: a for one that is offered again).
+ * on, messages (their flag: a for one that is offered again, b for one without its body, which nobody gets).
  */
 export const OFFER = script(`
 local limit, look, after = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
 local made, looked, done = 0, 0, 0
 -- True: every webhook of this shard that takes it has it.
 local function offer(m)
+  if m.flag == "b" then return true end
   repeat
     if looked >= look then return false end
     local ids, last = takers(m.type, after, math.min(100, look - looked))
@@ -95,23 +96,28 @@ local report = { offer_one(ARGV[1], w, 2) }
 conclude()
 return report`);
 
-/** The first webhook that has something to catch up on: [webhook, the place it has come to, deliver_from]. */
+/**
+ * A webhook that has something to catch up on: [webhook, which time it looks back, the place it has come to,
+ * deliver_from]. Value: its place among them in [0, 1), which is drawn.
+ */
 export const NEXT_CATCH_UP = script(`
-local member = members(CHORES, "catchup", 1)[1]
+local first, last = "(catchup|", "(catchup}"
+local place = math.floor(ARGV[1] * call("ZLEXCOUNT", CHORES, first, last))
+local member = call("ZRANGE", CHORES, first, last, "BYLEX", "LIMIT", place, 1)[1]
 if not member then return end
 local id = last_part(member)
 local w = webhook(id)
-return { id, w.catch_up or "", w.deliver_from }`);
+return { id, w.looks or 0, w.catch_up or "", w.deliver_from }`);
 
 /**
  * Makes what a webhook missed, and moves it to the next place: the deliveries made; nothing: another has done it.
- * Values: webhook, the place that it has come to, the next place ("": it is done), messages.
+ * Values: webhook, which time it looks back, the place that it has come to, the next place ("": it is done), messages.
  */
 export const CATCH_UP = script(`
 local id, w = ARGV[1], webhook(ARGV[1])
-if not w or w.catch_up ~= ARGV[2] then return end
-local created = is_active(w) and offer_one(id, w, 4) or 0
-w.catch_up = given(ARGV[3])
+if not w or (w.looks or 0) ~= tonumber(ARGV[2]) or w.catch_up ~= ARGV[3] then return end
+local created = is_active(w) and offer_one(id, w, 5) or 0
+w.catch_up = given(ARGV[4])
 if not w.catch_up then call("ZREM", CHORES, "catchup|" .. id) end
 keep_webhook(id, w)
 expect_due(id, now)

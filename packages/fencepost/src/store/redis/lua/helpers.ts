@@ -297,9 +297,11 @@ local function listen(id, w)
   for _, kind in ipairs(w.types) do call("ZADD", TAKERS, 0, kind .. "|" .. id) end
 end
 
--- It looks back over what was offered before it was there, where there is an outbox.
+-- It looks back over what was offered before it was there, where there is an outbox. Who is still at an earlier time
+-- that it did has not seen what was made since.
 local function look_back(id, w, has_outbox)
   if has_outbox ~= "1" then return end
+  w.looks = (w.looks or 0) + 1
   w.catch_up = ""
   call("ZADD", CHORES, 0, "catchup|" .. id)
 end
