@@ -261,6 +261,17 @@ export function claimsConformance(create: CreateStore): void {
       expect(await claim()).toEqual([]);
     });
 
+    it("has another claimed at once where one that is not due yet was claimed by name and is given back", async () => {
+      const webhook = await addWebhook({ maxInFlight: 1 });
+      await dispatch(messageOf("order:1"), webhook.id);
+      const { id } = await attemptWith(UNAVAILABLE);
+      const [due] = await dispatch(messageOf("order:2"), webhook.id);
+      const [claimed] = await claim({ only: id });
+      expect(await claim()).toEqual([]);
+      await store.release(claimed!.fence, [id]);
+      expect(await claim()).toMatchObject([{ id: due!.id }]);
+    });
+
     it("has one claimed by name only where that leaves it within its limit", async () => {
       const webhook = await addWebhook({ maxInFlight: 1 });
       const made = [];

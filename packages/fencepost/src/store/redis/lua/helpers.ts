@@ -167,6 +167,12 @@ local function show(id, d)
     blocked_by or false, d.created_at, d.finished_at or false }
 end
 
+-- Where few are under way at once, another may be now.
+local function expect_another(webhook_id)
+  local w = webhook(webhook_id)
+  if w.in_flight or w.ordering == "strict" then expect_due(webhook_id, now) end
+end
+
 -- Moves a delivery, and its row in the queue if it has one, into a state, and what lists it along. After a delay, if
 -- one is given, it is sent again, or asked about.
 local function move(id, d, q, state, delay)
@@ -196,9 +202,7 @@ local function move(id, d, q, state, delay)
       d.listed_as_ended = true
     end
   end
-  -- Where few are under way at once, another may be now.
-  local w = webhook(d.webhook)
-  if w.in_flight or w.ordering == "strict" then expect_due(d.webhook, now) end
+  expect_another(d.webhook)
 end
 
 -- It blocks nothing any more. Before it is moved.
@@ -222,6 +226,7 @@ local function give_back(id, q, lead)
   else
     call("HDEL", QUEUE, id) -- What has ended was offered by mistake: it would be claimed for ever
   end
+  expect_another(d.webhook)
 end
 
 -- Makes what ended pending again, as if it had never been attempted but for its ids and bytes.
