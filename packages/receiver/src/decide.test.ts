@@ -8,11 +8,12 @@ test("an event that the inbox does not have is applied, and one that it has neve
   expect(decideReceipt("present")).toBe("already");
 });
 
-test("an attempt is fenced off by a fence of its own time or later, unless the event is in the inbox", () => {
+test("an attempt is fenced off by a fence of its own time or later, also where the event came since", () => {
   expect(decideReceipt("absent", 5, 4)).toBe("apply");
   expect(decideReceipt("absent", 5, 5)).toBe("fenced");
   expect(decideReceipt("absent", 5, 6)).toBe("fenced");
-  expect(decideReceipt("present", 5, 6)).toBe("already");
+  expect(decideReceipt("present", 5, 6)).toBe("fenced");
+  expect(decideReceipt("present", 7, 6)).toBe("already");
   fc.assert(
     fc.property(fc.nat(), fc.nat(), (attempt, before) => {
       expect(decideReceipt("absent", attempt, before)).toBe(attempt <= before ? "fenced" : "apply");

@@ -8,18 +8,18 @@ export type InboxState = "absent" | "present";
 export type ReceiptDecision = "apply" | "already" | "fenced";
 
 /**
- * Decides what a receiver does with a verified attempt of an event. An event that is in the inbox is never
- * applied again, and an attempt that was fenced off is never applied: one signed at `fencedBefore` (if the event
- * has a fence) or earlier. Both times are in Unix seconds, as the sender signed them.
+ * Decides what a receiver does with a verified attempt of an event. An attempt that was fenced off is refused, whatever
+ * became of the event since: one signed at `fencedBefore` (if the event has a fence) or earlier. An event that is in the
+ * inbox is never applied again. Both times are in Unix seconds, as the sender signed them.
  */
 export function decideReceipt(
   inbox: InboxState,
   attemptTimestamp = 0,
   fencedBefore?: number,
 ): ReceiptDecision {
-  if (inbox === "present") return "already";
   // Written so that a time that is not a number is refused.
-  return fencedBefore === undefined || attemptTimestamp > fencedBefore ? "apply" : "fenced";
+  if (fencedBefore !== undefined && !(attemptTimestamp > fencedBefore)) return "fenced";
+  return inbox === "present" ? "already" : "apply";
 }
 
 /** What a receiver says of an event that the sender asks for. */

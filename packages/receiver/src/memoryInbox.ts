@@ -52,13 +52,14 @@ export function memoryInbox(options: {
       const key = keyOf(entry);
       const run = running.get(key);
       if (run) return { again: run.promise };
-      if (handled.has(key)) return { state: "present" };
+      const fence = fences.get(key);
+      const fenced = fence && { fencedBefore: fence.before };
+      if (handled.has(key)) return { state: "present", ...fenced };
       if (running.size >= max) throw new InboxFullError(max, entry.eventId);
       const [oldest] = handled;
       if (oldest && handled.size + running.size >= max) forget(oldest[0], oldest[1].attemptTimestamp + 1);
       running.set(key, deferred());
-      const fence = fences.get(key);
-      return { state: "absent", ...(fence && { fencedBefore: fence.before }) };
+      return { state: "absent", ...fenced };
     },
 
     async settle(entry, _owner, isHandled) {

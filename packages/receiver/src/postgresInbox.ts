@@ -142,18 +142,23 @@ async function insert(tx: SqlClient, tables: InboxTables, entry: InboxEntry): Pr
        RETURNING fenced_before::text`,
       [consumer, eventId, type, fencingToken, String(attemptTimestamp)],
     );
-    const [row] = rows as { fenced_before: string | null }[];
-    if (row === undefined) return { state: "present" };
-    return {
-      state: "absent",
-      ...(row.fenced_before !== null && { fencedBefore: Number(row.fenced_before) }),
-    };
+    if (rows.length > 0) return { state: "absent", ...fenceIn(rows) };
+    const { rows: found } = await tx.query(
+      `SELECT fenced_before::text FROM ${tables.inbox} WHERE consumer = $1 AND event_id = $2`,
+      [consumer, eventId],
+    );
+    return { state: "present", ...fenceIn(found) };
   } catch (error) {
     const state = sqlState(error);
     if (state === "42P01") throw new InboxTableMissingError(tables.inbox, eventId);
     if (state === "55P03") throw new InboxBusyError(eventId);
     throw error;
   }
+}
+
+function fenceIn(rows: readonly unknown[]): Pick<FoundEntry, "fencedBefore"> {
+  const [row] = rows as { fenced_before: string | null }[];
+  return row && row.fenced_before !== null ? { fencedBefore: Number(row.fenced_before) } : {};
 }
 
 /** What is to be said of each event, with the fences stored in `tx`. */

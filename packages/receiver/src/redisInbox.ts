@@ -76,10 +76,11 @@ export function redisInbox(options: {
       await begin();
       const [state, fence] = (await run(CLAIM, entry, owner, leaseMs)) as [InboxState | "running", string];
       if (state === "running") return { again: sleep(POLL_MS) };
-      if (state === "present") return { state };
+      const fenced = fence !== "" && { fencedBefore: Number(fence) };
+      if (state === "present") return { state, ...fenced };
       const renew = () => run(RENEW, entry, owner, leaseMs).catch(() => {}); // it is tried again, or lapses
       renewals.set(`${owner} ${keyOf(entry)}`, setInterval(renew, leaseMs / 3));
-      return { state, ...(fence !== "" && { fencedBefore: Number(fence) }) };
+      return { state, ...fenced };
     },
 
     async settle(entry, owner, handled) {

@@ -213,15 +213,20 @@ function insert(tx: SqliteDatabase, entry: InboxEntry): FoundEntry {
          WHERE received_at IS NULL
          RETURNING fenced_before`,
       )
-      .get(consumer, eventId, type, fencingToken, attemptTimestamp) as { fenced_before: unknown } | undefined;
-    if (row === undefined) return { state: "present" };
-    return {
-      state: "absent",
-      ...(row.fenced_before !== null && { fencedBefore: Number(row.fenced_before) }),
-    };
+      .get(consumer, eventId, type, fencingToken, attemptTimestamp);
+    if (row !== undefined) return { state: "absent", ...fenceIn(row) };
+    const found = tx
+      .prepare("SELECT fenced_before FROM fencepost_inbox WHERE consumer = ? AND event_id = ?")
+      .get(consumer, eventId);
+    return { state: "present", ...fenceIn(found) };
   } catch (error) {
     throw isBusy(error) ? new InboxBusyError(eventId) : error;
   }
+}
+
+function fenceIn(row: unknown): Pick<FoundEntry, "fencedBefore"> {
+  const { fenced_before: before } = row as { fenced_before: number | bigint | null };
+  return before === null ? {} : { fencedBefore: Number(before) };
 }
 
 /** What is to be said of an event, with the fence stored. No other transaction is open: there is one writer. */

@@ -338,7 +338,7 @@ export function doubtsConformance(create: CreateStore): void {
       await store.updateWebhook(customer.webhook.id, { url: customer.endpoint.url });
     }
 
-    it("until after its replacement was accepted has no effect", async () => {
+    it("until after its replacement was accepted is refused by the receiver, and has no effect", async () => {
       const customer = await openCustomer();
       await dispatch();
       await holdUp(customer);
@@ -348,7 +348,7 @@ export function doubtsConformance(create: CreateStore): void {
       await waitUntil(() => customer.answers.length === 2, { what: "the late copy was answered" });
       const times = customer.attempts().map(({ headers }) => Number(headers["webhook-timestamp"]));
       expect(times[1]).toBeLessThan(times[0]!);
-      expect([customer.answers, await customer.effects()]).toEqual([["applied", "already"], 1]);
+      expect([customer.answers, await customer.effects()]).toEqual([["applied", "refused with 409"], 1]);
       expect(await outcomes()).toEqual([
         [1, "unknown"],
         [2, "delivered", 200],

@@ -30,7 +30,8 @@ export function queryConformance<Tx extends Base, Base>(subject: InboxUnderTest<
       expect(await ask("evt_1", 0)).toBe("fenced"); // what is refused is not received
       expect(await attempt("evt_1", 1)).toBe("applied");
       expect(await ask("evt_1", 1)).toBe("received");
-      expect(await attempt("evt_1", 0)).toBe("already");
+      expect(await attempt("evt_1", 1)).toBe("already");
+      expect(await attempt("evt_1", 0)).toBe("fenced"); // the late one, after its replacement was accepted
     });
 
     test("says by name which attempt it refuses", async () => {
