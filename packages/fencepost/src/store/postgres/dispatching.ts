@@ -136,6 +136,8 @@ interface Place {
 }
 
 interface Offer {
+  /** False: nothing was made, as the webhook is not active. */
+  readonly active: boolean;
   readonly messages: number;
   readonly created: number;
   readonly existing: number;
@@ -164,6 +166,7 @@ async function offerTo(
   // The lock on a body keeps it until the pair that refers to it is committed; one that is being pruned is waited
   // for, and then it is gone.
   const { rows } = await client.query<{
+    active: boolean;
     messages: bigint;
     created: bigint;
     existing: bigint;
@@ -207,7 +210,8 @@ async function offerTo(
               ), '{}') AS bodiless
        FROM taken
      )
-     SELECT (SELECT count(*) FROM batch) AS messages, made.count AS created,
+     SELECT EXISTS (SELECT FROM fencepost.webhooks WHERE id = $1 AND active) AS active,
+            (SELECT count(*) FROM batch) AS messages, made.count AS created,
             counted.existing + (SELECT count(*) FROM kept) - made.count AS existing,
             counted.forgotten, counted.bodiless, last.event_id AS last_id,
             to_char(last.occurred_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') AS last_time
@@ -218,6 +222,7 @@ async function offerTo(
   const [row] = rows;
   if (!row) throw new Error("The database returned no row for what was offered.");
   return {
+    active: row.active,
     messages: Number(row.messages),
     created: Number(row.created),
     existing: Number(row.existing),
@@ -270,17 +275,13 @@ export async function replay(
   id: WebhookId,
   { from, to, after, limit }: ReplayPage,
 ): Promise<ReplayReport | undefined> {
-  const { rows } = await client.query(
-    "SELECT FROM fencepost.webhooks WHERE id = $1 AND active AND deleted_at IS NULL",
-    [id],
-  );
-  if (rows.length === 0) return undefined;
-  const { messages, created, existing, forgotten, bodiless, last } = await offerTo(client, id, {
+  const { active, messages, created, existing, forgotten, bodiless, last } = await offerTo(client, id, {
     after: after === undefined ? { time: from.toISOString(), eventId: "" } : placeOf(after),
     to: to.toISOString(),
     origins: ["emitted", "suppressed", "dispatched"],
     limit,
   });
+  if (!active) return undefined;
   const next = messages < limit || !last ? null : cursorOf(last);
   return { created, existing, forgotten, bodiless, next };
 }

@@ -445,7 +445,7 @@ describe("a connection that is cut at COMMIT", () => {
       const through = openDatabase(proxied.href);
       closing.push(through.close);
       const isCommit = (chunk: Buffer, direction: string): boolean =>
-        direction === "up" && chunk.includes("COMMIT");
+        direction === "up" && chunk.includes("COMMIT\0");
       proxy.cutWhen(isCommit, { deliver: arrives });
       await expect(postgresStore(through).dispatch(messageOf("order:1"), {})).rejects.toThrow();
       const count = arrives ? 1 : 0;
@@ -455,6 +455,22 @@ describe("a connection that is cut at COMMIT", () => {
       expect((await claim()).length).toBe(1);
     });
   }
+});
+
+it("does not report a page of a replay as looked at whose webhook was paused in the middle", async () => {
+  await emit([emittedMessage(1)]);
+  await store.fanOut({ messages: 10, webhooks: 10 });
+  const id = await addWebhook("a");
+  const client = await openClient();
+  const query = client.query.bind(client) as (...args: unknown[]) => Promise<unknown>;
+  client.query = (async (...args: unknown[]) => {
+    const result = await query(...args);
+    await store.deactivateWebhook(id, "Paused.");
+    return result;
+  }) as typeof client.query;
+  const range = { from: new Date("2090-01-01"), to: new Date("2110-01-01"), limit: 100 };
+  const report = await replay(client, id, range);
+  expect(report).not.toMatchObject({ created: 0 });
 });
 
 describe("a fan-out", () => {
