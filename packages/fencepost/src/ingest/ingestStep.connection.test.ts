@@ -57,7 +57,7 @@ async function expectWhole(): Promise<void> {
 test("a connection that is cut before its COMMIT arrives leaves nothing, and the next step stores the window", async () => {
   const term = await open();
   closeLedgers(bench.chain, 2);
-  proxy.cutWhen((chunk, direction) => direction === "up" && chunk.includes("COMMIT"));
+  proxy.cutWhen((chunk, direction) => direction === "up" && chunk.includes("COMMIT\0"));
   await expect(bench.step(term, { database })).rejects.toThrow(ConnectionLostError);
   expect(await bench.stored()).toEqual([]);
   expect((await bench.stream()).nextLedger).toBe(1);
@@ -69,7 +69,7 @@ test("a connection that is cut before its COMMIT arrives leaves nothing, and the
 test("a COMMIT whose answer is lost has stored the window, and the next step goes on after it", async () => {
   const term = await open();
   closeLedgers(bench.chain, 2);
-  proxy.cutWhen((chunk, direction) => direction === "up" && chunk.includes("COMMIT"), { deliver: true });
+  proxy.cutWhen((chunk, direction) => direction === "up" && chunk.includes("COMMIT\0"), { deliver: true });
   await expect(bench.step(term, { database })).rejects.toThrow(ConnectionLostError);
   await waitUntil(async () => (await bench.stored()).length === 40, { what: "the window is committed" });
   closeLedgers(bench.chain, 1);

@@ -731,7 +731,7 @@ test("a connection that breaks in a batch is no fault of the handler, and nothin
 
   // The COMMIT arrives and its answer does not: the leader cannot know, and finds out by its cursor.
   healthy = true;
-  proxy.cutWhen((chunk, direction) => direction === "up" && chunk.includes("COMMIT"), { deliver: true });
+  proxy.cutWhen((chunk, direction) => direction === "up" && chunk.includes("COMMIT\0"), { deliver: true });
   expect(await failure(db.step(line.projection, term, { database }))).toBeInstanceOf(ConnectionLostError);
   await waitUntil(async () => (await line.ids()).length === 3, { what: "the commit is done" });
   expect(await db.step(line.projection, term, { database })).toBe("idle");

@@ -206,7 +206,7 @@ async function play(acts: readonly Act[]): Promise<void> {
         proxy.cutWhen(() => false);
         break;
       case "cutAtCommit":
-        proxy.cutWhen((chunk, direction) => direction === "up" && chunk.includes("COMMIT"), {
+        proxy.cutWhen((chunk, direction) => direction === "up" && chunk.includes("COMMIT\0"), {
           deliver: next.delivered,
         });
         await step(next.worker, proxied);

@@ -49,6 +49,25 @@ async function failure(promise: Promise<unknown>): Promise<Error> {
   );
 }
 
+test("a transaction sees what others commit meanwhile, whatever the server makes of one by itself", async () => {
+  const url = new URL(testDatabase.url);
+  url.searchParams.set("options", "-c default_transaction_isolation=serializable");
+  const strict = openDatabase(url.href);
+  try {
+    const { rows } = await strict.query("SHOW transaction_isolation");
+    expect(rows).toEqual([{ transaction_isolation: "serializable" }]);
+    const seen = await strict.transaction(async (client) => {
+      const read = async () => (await client.query("SELECT FROM kept")).rows.length;
+      const before = await read();
+      await direct.query("INSERT INTO kept VALUES (1)");
+      return [before, await read()];
+    });
+    expect(seen).toEqual([0, 1]);
+  } finally {
+    await strict.close();
+  }
+});
+
 test("a transaction that ends is committed, one that throws is rolled back and throws the same", async () => {
   expect(
     await database.transaction(
@@ -85,8 +104,12 @@ test.each<[string, () => void, readonly number[]]>([
   ["before its first statement", () => proxy.cutWhen((chunk) => chunk.includes("BEGIN")), []],
   ["in a statement", () => proxy.cutWhen((chunk) => chunk.includes("VALUES (2)")), []],
   ["behind a statement", () => proxy.cutWhen((chunk) => chunk.includes("VALUES (2)"), { deliver: true }), []],
-  ["before its COMMIT", () => proxy.cutWhen((chunk) => chunk.includes("COMMIT")), []],
-  ["behind its COMMIT", () => proxy.cutWhen((chunk) => chunk.includes("COMMIT"), { deliver: true }), [1, 2]],
+  ["before its COMMIT", () => proxy.cutWhen((chunk) => chunk.includes("COMMIT\0")), []],
+  [
+    "behind its COMMIT",
+    () => proxy.cutWhen((chunk) => chunk.includes("COMMIT\0"), { deliver: true }),
+    [1, 2],
+  ],
 ])(
   "a connection that breaks %s is a lost connection, by name, and the next one is whole",
   async (_, arm, written) => {

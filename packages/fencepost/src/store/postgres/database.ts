@@ -89,7 +89,8 @@ export function openDatabase(url: string, { maxConnections = 10 }: DatabaseOptio
       };
       client.on("error", onError);
       try {
-        await client.query("BEGIN");
+        // A statement of its own sees what was committed before it, whatever the server's own default is.
+        await client.query("BEGIN ISOLATION LEVEL READ COMMITTED");
         const result = await work(client);
         await commit(client);
         return result;
