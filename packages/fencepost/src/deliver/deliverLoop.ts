@@ -97,7 +97,7 @@ interface Lane {
   busy: number;
   /** A group is being put on record. */
   recording: boolean;
-  /** Until its free connections need not wait for more of them. */
+  /** Its free connections wait for more of them until this ends, and then have gathered. */
   gathering: NodeJS.Timeout | undefined;
   hasGathered: boolean;
 }
@@ -206,12 +206,15 @@ export function createDeliverer(options: DeliverOptions): Deliverer {
       else await attempt(lane, group);
     }
     lane.recording = false;
-    if (lane.waiting.length === 0 && lane.busy === 0) lanes.delete(lane.origin);
+    if (lane.waiting.length === 0 && lane.busy === 0) {
+      clearTimeout(lane.gathering); // the origin may have another lane by then
+      lanes.delete(lane.origin);
+    }
   }
 
   /**
    * Where more waits than connections are free, these gather first: half of all, or what comes free within
-   * {@link GATHER_MS}. A statement costs nearly as much for one attempt as for ten.
+   * {@link GATHER_MS}. Most of what a small group costs is its statement.
    */
   function isWorthwhile(lane: Lane): boolean {
     const free = connectionsPerOrigin - lane.busy;
