@@ -1,6 +1,6 @@
 import { type CodegenOptions, runCodegen } from "../codegen/codegen.ts";
 import type { NetworkOption } from "../source/networks.ts";
-import { namingFullDisk } from "./errors.ts";
+import { namingPath } from "./errors.ts";
 import { loadConfig, requireSource } from "./loadConfig.ts";
 import { print } from "./print.ts";
 import { loadEnv, projectAt } from "./project.ts";
@@ -35,7 +35,7 @@ export async function codegen(options: CodegenCommandOptions): Promise<void> {
       urls: options.rpc ?? process.env["STELLAR_RPC_URL"],
     }),
   };
-  const { source, written, leftOut } = await namingFullDisk(out ?? "", () => runCodegen(request));
+  const { source, written, leftOut } = await namingPath(out ?? "", () => runCodegen(request));
   if (out === undefined) process.stdout.write(source);
   else print(written ? `${out} is written.` : `${out} is as it should be.`);
   for (const { contract: name, event: left, why } of leftOut) {

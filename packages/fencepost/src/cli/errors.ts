@@ -93,13 +93,38 @@ export class DiskFullError extends Error {
   }
 }
 
-/** Runs what writes `path`, and names the path where the disk is full. Throws {@link DiskFullError}. */
-export async function namingFullDisk<T>(path: string, write: () => Promise<T>): Promise<T> {
+/** What a command writes cannot be written where it was told to. Nothing of it is left. */
+export class CannotWriteError extends Error {
+  override readonly name = "CannotWriteError";
+
+  constructor(path: string, code: string, cause: Error) {
+    super(`${path} cannot be written (${code}): ${WHY_NOT[code] ?? cause.message}`, { cause });
+  }
+}
+
+const NOT_ALLOWED = "this user may not. Name another place, or change who may write there.";
+const WHY_NOT: Readonly<Record<string, string>> = {
+  EEXIST: "it is there already, and nothing is overwritten. Name another file.",
+  EISDIR: "it is a folder. Name a file.",
+  ENOENT: "its folder is not there. Make it, or name another place.",
+  ENOTDIR: "a part of the path is a file. Name another place.",
+  EACCES: NOT_ALLOWED,
+  EPERM: NOT_ALLOWED,
+  EROFS: "the disk is read-only. Name another place.",
+};
+
+/**
+ * Runs what writes `path`, and names the path where the file system refuses. Throws {@link DiskFullError} or
+ * {@link CannotWriteError}, and what else `write` throws as it is.
+ */
+export async function namingPath<T>(path: string, write: () => Promise<T>): Promise<T> {
   try {
     return await write();
   } catch (error) {
-    const { code } = error as NodeJS.ErrnoException;
-    throw code === "ENOSPC" || code === "EDQUOT" ? new DiskFullError(path, error as Error) : error;
+    const { code = "" } = error as NodeJS.ErrnoException;
+    if (code === "ENOSPC" || code === "EDQUOT") throw new DiskFullError(path, error as Error);
+    if (Object.hasOwn(WHY_NOT, code)) throw new CannotWriteError(path, code, error as Error);
+    throw error;
   }
 }
 

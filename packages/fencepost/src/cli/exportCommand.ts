@@ -1,7 +1,7 @@
 import { open, rm } from "node:fs/promises";
 import { finished } from "node:stream/promises";
 import { exportEvents } from "../export/exportEvents.ts";
-import { namingFullDisk } from "./errors.ts";
+import { namingPath } from "./errors.ts";
 import { loadConfig, requireSource } from "./loadConfig.ts";
 import { print } from "./print.ts";
 import { withProjectDatabase } from "./project.ts";
@@ -30,9 +30,9 @@ export async function exportFile(options: ExportCommandOptions): Promise<void> {
       ...(to !== undefined && { throughLedger: to }),
       ...(contract && { contracts: contract }),
     };
-    const file = (await open(out, "wx")).createWriteStream();
+    const file = (await namingPath(out, () => open(out, "wx"))).createWriteStream();
     try {
-      const report = await namingFullDisk(out, async () => {
+      const report = await namingPath(out, async () => {
         const written = await exportEvents(database, wanted, file);
         file.end();
         await finished(file);

@@ -3,7 +3,7 @@ import { mkdir, open, readFile, rm } from "node:fs/promises";
 import { findPackageJSON } from "node:module";
 import { basename, dirname, join, relative, resolve } from "node:path";
 import { stellarRpc } from "../source/stellarRpc.ts";
-import { FilesExistError, InvalidContractIdError, namingFullDisk } from "./errors.ts";
+import { FilesExistError, InvalidContractIdError, namingPath } from "./errors.ts";
 import { print } from "./print.ts";
 import { projectFiles } from "./projectFiles.ts";
 import { type Samples, sampleEvents } from "./sampleEvents.ts";
@@ -46,7 +46,7 @@ export async function init(
 
   const { samples, note } = await tryToSample(id, network, rpcUrl);
   const files = projectFiles({ ...project, samples });
-  await namingFullDisk(folder, () => writeAll(folder, files));
+  await namingPath(folder, () => writeAll(folder, files));
   const enter = relative(process.cwd(), folder);
   print(
     `Wrote ${Object.keys(files).join(", ")} to ${folder}.`,

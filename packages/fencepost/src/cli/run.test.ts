@@ -119,7 +119,7 @@ it("dev picks a changed handler up on save, builds its rows anew, and survives a
   const { chain, rpc } = await startNode();
   const project = await startProject(rpc.url);
   const url = await emptyDatabase();
-  const dev = startCli(["dev"], { cwd: project.path, env: { DATABASE_URL: url } });
+  const dev = startCli(["dev", "--port", "0"], { cwd: project.path, env: { DATABASE_URL: url } });
   closing.push(() => dev.stop("SIGKILL"));
   await waitForEvents(url, 5);
   const file = join(project.path, "projections/activity.ts");
@@ -136,6 +136,9 @@ it("dev picks a changed handler up on save, builds its rows anew, and survives a
     text.replace("await store(db, event)", 'await store(db, { ...event, name: "changed" })'),
   );
   await dev.waitFor(/reloaded: testnet, activity v1 \(built anew: activity\)/);
+  // A free port is another one each time: the one that is served now is told last.
+  const served = [...dev.stdout().matchAll(/^http: +(\S+)/gm)].at(-1)?.[1] ?? "";
+  expect((await fetch(`${served}/health`)).status).toBe(200);
   lockAssets(chain, 1);
   await waitUntil(
     async () => (await rowsOf(url, "SELECT FROM activity.events WHERE name = 'changed'")).length === 7,

@@ -93,7 +93,7 @@ export async function dev(
     if (!running) return;
     print(`database: ${describePlace(place)}`);
     if (place.kind === "embedded") print(`          ${database.url}`);
-    if (running.url) print(`http:     ${running.url} (see ${running.url}/docs)`);
+    if (running.url) print(describeHttp(running.url));
     print(`fencepost is running: ${describeConfig(loaded.config)}. It reloads on save; Ctrl-C stops it.`);
 
     for (;;) {
@@ -102,12 +102,14 @@ export async function dev(
       if (signal.aborted) break;
       try {
         const next = await loadConfig(project.configPath);
+        const urlBefore = running?.url;
         await running?.stop();
         running = undefined;
         const rebuild = changedHandlers(loaded.config, next.config);
         running = await begin({ ...shared, config: next.config, rebuild });
         if (!running) continue; // told to stop meanwhile
         loaded = next;
+        if (running.url && running.url !== urlBefore) print(describeHttp(running.url));
         const anew = rebuild.size === 0 ? "" : ` (built anew: ${[...rebuild].join(", ")})`;
         print(`reloaded: ${describeConfig(next.config)}${anew}`);
       } catch (error) {
@@ -229,6 +231,10 @@ function reportingMetrics(log: Log): Metrics {
       log.info({ outcome }, "attempt ended");
     },
   };
+}
+
+function describeHttp(url: string): string {
+  return `http:     ${url} (see ${url}/docs)`;
 }
 
 function describeConfig({ source, projections }: Config): string {

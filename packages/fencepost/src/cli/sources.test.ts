@@ -128,7 +128,12 @@ it("a gap is listed, filled from a named source, healed, exported and audited; a
     `${out}: 8 events of ledgers 2 to 9.\n`,
   );
   expect((await readFile(out, "utf8")).split("\n")).toHaveLength(8 + 3); // a header, an end, and a line's end
-  await expect(exportFile({ ...config, out })).rejects.toThrow("EEXIST");
+  await expect(exportFile({ ...config, out })).rejects.toThrow(
+    `${out} cannot be written (EEXIST): it is there already, and nothing is overwritten. Name another file.`,
+  );
+  await expect(exportFile({ ...config, out: join(project.path, "no/such.ndjson") })).rejects.toThrow(
+    /such\.ndjson cannot be written \(ENOENT\): its folder is not there\. Make it/,
+  );
   const none = join(project.path, "none.ndjson");
   await expect(exportFile({ ...config, out: none, from: 2, to: 99 })).rejects.toThrow(ExportRangeError);
   await expect(readFile(none)).rejects.toThrow("ENOENT");
@@ -187,6 +192,22 @@ describe("codegen", () => {
     expect(text).toContain("export const vaultEvents = {");
     expect(await output(codegen(options))).toContain("generated.ts is as it should be.");
     expect(await output(codegen({ ...config, wasm: [`vault=${path}`] }))).toContain(text);
+  });
+
+  it("names a place where nothing can be written, and what to do", async () => {
+    await project.write("pool.wasm", wasm);
+    const options = { ...config, wasm: [`vault=${join(project.path, "pool.wasm")}`] };
+    for (const [place, code] of [
+      ["no/such/contracts.ts", "ENOENT"],
+      ["pool.wasm/contracts.ts", "ENOTDIR"],
+      [".", "EISDIR"],
+    ] as const) {
+      const out = join(project.path, place);
+      await expect(codegen({ ...options, out })).rejects.toMatchObject({
+        name: "CannotWriteError",
+        message: expect.stringMatching(new RegExp(`^.* cannot be written \\(${code}\\): .* [Nn]ame a`)),
+      });
+    }
   });
 
   it("asks the config for the network, and says which url is missing", async () => {
