@@ -27,6 +27,19 @@ export class ReplayFileError extends Error {
   }
 }
 
+/** There is no such file, or it cannot be read. */
+export class ReplayFileUnreadableError extends Error {
+  override readonly name = "ReplayFileUnreadableError";
+
+  constructor(path: string, cause: Error) {
+    super(
+      `The recorded file ${path} cannot be read: ${cause.message}. Check the path that replay() is given; ` +
+        '"fencepost export" writes such files.',
+      { cause },
+    );
+  }
+}
+
 /** A contract is asked for that the file was not written for. */
 export class ContractNotRecordedError extends Error {
   override readonly name = "ContractNotRecordedError";

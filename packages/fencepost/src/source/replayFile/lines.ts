@@ -1,4 +1,5 @@
 import { createReadStream } from "node:fs";
+import { ReplayFileUnreadableError } from "./errors.ts";
 import { MAX_LINE_BYTES } from "./fileFormat.ts";
 
 /** A line without its end, and where it begins in the file. Null text: it has no end, or none in time. */
@@ -9,12 +10,15 @@ export interface Line {
 
 const NEWLINE = 0x0a;
 
-/** The lines of a file from a byte on. What is held is one line and one piece of the file. */
+/**
+ * The lines of a file from a byte on. What is held is one line and one piece of the file. Throws
+ * {@link ReplayFileUnreadableError}.
+ */
 export async function* readLines(path: string, from: number, signal: AbortSignal): AsyncGenerator<Line> {
   let offset = from;
   let begun: Buffer[] = [];
   let length = 0;
-  for await (const chunk of createReadStream(path, { start: from, signal })) {
+  for await (const chunk of piecesOf(path, from, signal)) {
     const piece = chunk as Buffer;
     let start = 0;
     for (let end = piece.indexOf(NEWLINE); end >= 0; end = piece.indexOf(NEWLINE, start)) {
@@ -30,4 +34,12 @@ export async function* readLines(path: string, from: number, signal: AbortSignal
     if (length > MAX_LINE_BYTES) break;
   }
   if (length > 0) yield { offset, text: null };
+}
+
+async function* piecesOf(path: string, start: number, signal: AbortSignal): AsyncGenerator<unknown> {
+  try {
+    yield* createReadStream(path, { start, signal });
+  } catch (error) {
+    throw signal.aborted ? error : new ReplayFileUnreadableError(path, error as Error);
+  }
 }

@@ -181,9 +181,20 @@ describe("a recorded file is refused", () => {
     await expect(read).rejects.toMatchObject({ path, fault, offset });
   });
 
-  test("of another network, or when it is not there", async () => {
+  test("of another network, or where it is not there or no file", async () => {
     const path = await fileOf(good);
     await expect(replay({ path, network: "pubnet" }).check(never)).rejects.toThrow(WrongNetworkError);
-    await expect(open(join(folder, "none")).check(never)).rejects.toThrow(/ENOENT/);
+    for (const [name, code] of [
+      ["none", "ENOENT"],
+      [".", "EISDIR"],
+    ] as const) {
+      const missing = join(folder, name);
+      await expect(open(missing).check(never)).rejects.toMatchObject({
+        name: "ReplayFileUnreadableError",
+        message: expect.stringMatching(
+          `^The recorded file ${missing} cannot be read: ${code}: .* Check the path`,
+        ),
+      });
+    }
   });
 });

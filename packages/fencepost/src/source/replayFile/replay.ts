@@ -33,8 +33,8 @@ interface Place {
  * the contracts and ledgers that its header names, each contract from its start ledger on; ledgers before them, or in
  * a hole that was there when it was written, are a gap, those after them not closed yet. Throws a `TypeError` for an
  * unknown network; its methods throw {@link ReplayFileError} for a line that is garbled, out of order or of another
- * chain and for a file that is cut off, {@link ContractNotRecordedError}, `WrongNetworkError`, and what the file
- * system does.
+ * chain and for a file that is cut off, `ReplayFileUnreadableError`, {@link ContractNotRecordedError} and
+ * `WrongNetworkError`.
  */
 export function replay({ path, network }: ReplayOptions): Source {
   const { chain, passphrase } = resolveNetwork(network);
