@@ -29,7 +29,7 @@ const WEBHOOKS: readonly NewWebhook[] = [
 ];
 const STRICT = "wh_d" as WebhookId;
 const DISPATCHED = ["order:1", "order:2"].map((id) => messageOf(id));
-const EMITTED = [1, 2, 3].map((n) => emittedMessage(n));
+const EMITTED = [1, 2, 3, 4, 5, 6].map((n) => emittedMessage(n));
 
 const RESULTS: readonly (readonly [AttemptResult["outcome"], number | null])[] = [
   ["delivered", 200],
@@ -66,10 +66,15 @@ interface Model {
   readonly deliveries: Map<DeliveryId, ModelDelivery>;
   /** Messages on record, in the order in which they were made. */
   readonly messages: Set<EventId>;
-  /** Messages whose deliveries must be there, but for those that were pruned. */
-  readonly complete: Set<EventId>;
-  /** `event id webhook id` of deliveries that are gone, and must not come back. */
+  /** Pairs, as `event id webhook id`, whose delivery must be there unless it was pruned. */
+  readonly complete: Set<string>;
+  /** Pairs whose delivery is gone, and must not come back. */
   readonly pruned: Set<string>;
+  /** Pairs that were never made, but may look to the store as if they had been pruned. */
+  readonly uncertain: Set<string>;
+  readonly paused: Set<WebhookId>;
+  /** Webhooks that were paused, and have not caught up since. */
+  readonly behind: Set<WebhookId>;
   /** Nothing waits for a fan-out: what a strict webhook gets next is known. */
   offered: boolean;
   /** Every claim ever made: workers do not know that theirs is lost. */
@@ -90,8 +95,9 @@ export async function checkAgainstModel(create: CreateStore): Promise<void> {
       fc.constantFrom(...EMITTED).map(emit),
       fc.constant(fanOut()),
       fc.constant(drainOutbox()),
-      fc.integer({ min: 1, max: 9 }).map(claim),
-      fc.integer({ min: 1, max: 9 }).map(claim),
+      fc.constant(drainOutbox()),
+      fc.integer({ min: 1, max: 9 }).map((limit) => claim(limit, "by one")),
+      fc.integer({ min: 1, max: 9 }).map((limit) => claim(limit, "by another")),
       index.map((i) => record(i)),
       index.map((i) => record(i)),
       finishing,
@@ -103,6 +109,9 @@ export async function checkAgainstModel(create: CreateStore): Promise<void> {
       index.map(redeliver),
       fc.tuple(index, fc.constantFrom(...RESOLUTIONS)).map(([i, resolution]) => resolve(i, resolution)),
       fc.constant(prune()),
+      fc.constantFrom(...WEBHOOKS).map(pause),
+      index.map(activate),
+      fc.constantFrom(...WEBHOOKS).map(replay),
     ],
     { maxCommands: 60, size: "max" },
   );
@@ -115,6 +124,9 @@ export async function checkAgainstModel(create: CreateStore): Promise<void> {
       messages: new Set(),
       complete: new Set(),
       pruned: new Set(),
+      uncertain: new Set(),
+      paused: new Set(),
+      behind: new Set(),
       offered: true,
       claims: [],
     };
@@ -146,16 +158,31 @@ function dispatch(message: Message): Command {
   return command(`dispatch ${message.eventId}, twice`, async (model, store) => {
     const { eventId } = message;
     model.messages.add(eventId);
-    model.complete.add(eventId);
     const first = await store.dispatch(message, {});
-    const isPruned = ({ id }: NewWebhook): boolean => model.pruned.has(pairOf(eventId, id));
-    expect(first.forgotten).toEqual(WEBHOOKS.filter(isPruned).map(({ id }) => id));
     const there = [...first.created, ...first.existing].map(({ webhookId }) => webhookId).sort();
-    expect(there).toEqual(WEBHOOKS.filter((webhook) => !isPruned(webhook)).map(({ id }) => id));
+    const told = [...there, ...first.forgotten].sort();
+    const has = (id: WebhookId): boolean =>
+      [...model.deliveries.values()].some((one) => one.eventId === eventId && one.webhook.id === id);
+    expect(told).toEqual(WEBHOOKS.map(({ id }) => id).filter((id) => has(id) || !model.paused.has(id)));
+    expectForgotten(
+      model,
+      told.map((id) => pairOf(eventId, id)),
+      first.forgotten.map((id) => pairOf(eventId, id)),
+    );
     const second = await store.dispatch(message, {});
     expect(second).toMatchObject({ created: [], forgotten: first.forgotten });
     expect(second.existing.map(({ webhookId }) => webhookId).sort()).toEqual(there);
   });
+}
+
+/** Of pairs that were offered, those that the store passed over are the pruned ones; all others must be there now. */
+function expectForgotten(model: Model, offered: readonly string[], forgotten: readonly string[]): void {
+  for (const pair of offered) {
+    const isForgotten = forgotten.includes(pair);
+    if (!model.uncertain.has(pair))
+      expect({ pair, isForgotten }).toEqual({ pair, isForgotten: model.pruned.has(pair) });
+    if (!isForgotten) model.complete.add(pair);
+  }
 }
 
 function emit(message: Message): Command {
@@ -178,7 +205,14 @@ function drainOutbox(): Command {
     await toTheEnd("fan-out", async () => (await store.fanOut({ messages: 2, webhooks: 1 })).messages === 0);
     await toTheEnd("catch-up", async () => (await store.catchUp(2)).messages === 0);
     model.offered = true;
-    for (const eventId of model.messages) model.complete.add(eventId);
+    for (const { eventId } of EMITTED) {
+      if (!model.messages.has(eventId)) continue;
+      for (const { id } of WEBHOOKS) {
+        const pair = pairOf(eventId, id);
+        if (!model.paused.has(id) && !model.uncertain.has(pair)) model.complete.add(pair);
+      }
+    }
+    for (const id of model.behind) if (!model.paused.has(id)) model.behind.delete(id);
   });
 }
 
@@ -195,13 +229,15 @@ function headOf(model: Model): ModelDelivery | undefined {
   return blocking.sort((a, b) => order.indexOf(a.eventId) - order.indexOf(b.eventId))[0];
 }
 
-function claim(limit: number): Command {
-  return command(`claim ${limit}`, async (model, store) => {
+function claim(limit: number, who: "by one" | "by another"): Command {
+  return command(`claim ${limit} ${who}`, async (model, one, real) => {
+    const store = who === "by one" ? one : await real.open();
     const claims = await store.claim({ limit, perOrigin: 100, skipOrigins: [], leaseMs: LEASE_MS });
-    const free = [...model.deliveries.values()].filter(
-      ({ due, webhook }) => due && webhook.id !== STRICT,
-    ).length;
-    const head = headOf(model);
+    const active = [...model.deliveries.values()].filter(({ webhook }) => !model.paused.has(webhook.id));
+    const free = active.filter(({ due, webhook }) => due && webhook.id !== STRICT).length;
+    // One behind it that is under way is waited for: it was the first when it was claimed.
+    const isBusy = active.some(({ webhook, fence, due }) => webhook.id === STRICT && fence !== null && !due);
+    const head = isBusy || model.paused.has(STRICT) ? undefined : headOf(model);
     const strict = head?.due ? 1 : 0;
     expect(claims.length).toBeLessThanOrEqual(Math.min(limit, free + strict));
     expect(claims.length).toBeGreaterThanOrEqual(Math.min(limit, free + (model.offered ? strict : 0)));
@@ -237,21 +273,23 @@ function workerCommand(
     /** Undefined: it was pruned. */
     readonly delivery: ModelDelivery | undefined;
     readonly store: DeliveryStore;
+    readonly model: Model;
   }) => Promise<void>,
 ): Command {
   return command(
     `${name} by claim ${i}`,
     async (model, store) => {
       const { id, fence } = model.claims.at(-1 - (i % model.claims.length))!;
-      await run({ id, fence, delivery: model.deliveries.get(id), store });
+      await run({ id, fence, delivery: model.deliveries.get(id), store, model });
     },
     (model) => model.claims.length > 0,
   );
 }
 
 function record(i: number): Command {
-  return workerCommand("record, twice,", i, async ({ id, fence, delivery, store }) => {
-    const may = delivery?.fence === fence && !delivery.attempted && !delivery.asking;
+  return workerCommand("record, twice,", i, async ({ id, fence, delivery, store, model }) => {
+    const isHeld = delivery?.fence === fence && !delivery.attempted && !delivery.asking;
+    const may = isHeld && !model.paused.has(delivery.webhook.id);
     const recorded = await store.recordAttempts(fence, [id], LEASE_MS);
     expect(recorded.map(({ number, tries }) => [number, tries])).toEqual(
       may ? [[delivery.attempts + 1, delivery.tries + 1]] : [],
@@ -378,12 +416,73 @@ function prune(): Command {
       model.deliveries.delete(id);
       model.pruned.add(pairOf(eventId, webhook.id));
     }
-    for (const { eventId } of DISPATCHED) {
-      if ([...model.deliveries.values()].some((delivery) => delivery.eventId === eventId)) continue;
-      model.messages.delete(eventId);
-      model.complete.delete(eventId);
-      for (const { id } of WEBHOOKS) model.pruned.delete(pairOf(eventId, id));
+    const dispatched = new Set(DISPATCHED.map(({ eventId }) => eventId));
+    for (const eventId of model.messages) {
+      const pairs = WEBHOOKS.map(({ id }) => [id, pairOf(eventId, id)] as const);
+      if (dispatched.has(eventId) && ![...model.deliveries.values()].some((one) => one.eventId === eventId)) {
+        model.messages.delete(eventId);
+        for (const set of [model.complete, model.pruned, model.uncertain])
+          for (const [, pair] of pairs) set.delete(pair);
+      } else {
+        for (const [id, pair] of pairs) {
+          if (!model.complete.has(pair) && (dispatched.has(eventId) || model.behind.has(id)))
+            model.uncertain.add(pair);
+        }
+      }
     }
+  });
+}
+
+function pause({ id }: NewWebhook): Command {
+  return command(`pause ${id}, twice`, async (model, store) => {
+    model.paused.add(id);
+    model.behind.add(id);
+    const paused = await store.deactivateWebhook(id, "Paused.");
+    expect(paused).toMatchObject({ active: false });
+    expect(await store.deactivateWebhook(id, "Paused again.")).toEqual(paused);
+  });
+}
+
+/** It gets what it missed when it has caught up. */
+function activate(i: number): Command {
+  return command(
+    `activate the one paused ${i}, twice`,
+    async (model, store) => {
+      const id = [...model.paused][i % model.paused.size]!;
+      model.paused.delete(id);
+      model.offered = false;
+      const activated = await store.activateWebhook(id, "deliver");
+      expect(activated).toMatchObject({ webhook: { active: true } });
+      expect(await store.activateWebhook(id, "deliver")).toEqual({ webhook: activated!.webhook, missed: 0 });
+    },
+    (model) => model.paused.size > 0,
+  );
+}
+
+function replay({ id }: NewWebhook): Command {
+  return command(`replay to ${id}, twice`, async (model, store) => {
+    const forgotten: string[] = [];
+    let told = 0;
+    let after: string | null = "";
+    for (let pages = 0; after !== null && pages < 100; pages++) {
+      const page = { from: new Date(0), to: new Date(9e12), limit: 2, ...(after !== "" && { after }) };
+      const report = await store.replay(id, page);
+      if (model.paused.has(id)) {
+        expect(report).toBe(undefined);
+        return;
+      }
+      const passedOver = [...report!.forgotten, ...report!.bodiless];
+      forgotten.push(...passedOver.map((eventId) => pairOf(eventId, id)));
+      told += report!.created + report!.existing + passedOver.length;
+      after = report!.next;
+    }
+    expect(after).toBe(null);
+    expect(told).toBe(model.messages.size);
+    expectForgotten(
+      model,
+      [...model.messages].map((eventId) => pairOf(eventId, id)),
+      forgotten,
+    );
   });
 }
 
@@ -396,16 +495,14 @@ async function checkRows(model: Model, real: ConformingStore): Promise<void> {
   const rows = await real.deliveries();
   const pairs = rows.map(({ eventId, webhookId }) => pairOf(eventId, webhookId));
   expect(new Set(pairs).size).toBe(pairs.length);
-  for (const eventId of model.complete) {
-    for (const { id } of WEBHOOKS) {
-      const pair = pairOf(eventId, id);
-      expect({ pair, isThere: pairs.includes(pair) }).toEqual({ pair, isThere: !model.pruned.has(pair) });
-    }
+  for (const pair of model.complete) {
+    expect({ pair, isThere: pairs.includes(pair) }).toEqual({ pair, isThere: !model.pruned.has(pair) });
   }
   for (const { id, eventId, webhookId, state, attempts } of rows) {
     if (!model.deliveries.has(id)) {
       expect(model.messages).toContain(eventId);
       expect(model.pruned).not.toContain(pairOf(eventId, webhookId));
+      expect(model.paused).not.toContain(webhookId);
       const webhook = WEBHOOKS.find((one) => one.id === webhookId)!;
       const fresh = {
         attempts: 0,
@@ -430,12 +527,17 @@ async function checkRows(model: Model, real: ConformingStore): Promise<void> {
 
   const counts = { pending: 0, sending: 0, success: 0, failed: 0, in_doubt: 0 };
   let inDoubt = 0;
-  for (const { state, asking } of model.deliveries.values()) {
+  const waiting = new Map(WEBHOOKS.map(({ id }) => [id, 0]));
+  for (const { state, asking, webhook } of model.deliveries.values()) {
     counts[state]++;
     if (state === "in_doubt" && !asking) inDoubt++;
+    if (state === "pending" || state === "sending" || asking)
+      waiting.set(webhook.id, waiting.get(webhook.id)! + 1);
   }
   expect(await real.store.countDeliveries()).toEqual(counts);
-  expect(await real.store.readHealth()).toMatchObject({ inDoubt });
+  expect(await real.store.readHealth()).toMatchObject({ inDoubt, disabledWebhooks: model.paused.size });
+  const counted = await real.store.countWaiting([...waiting.keys()]);
+  for (const [id, count] of waiting) expect({ id, count: counted.get(id) ?? 0 }).toEqual({ id, count });
 }
 
 /** Attempts are numbered without a hole, each later than the one before, and only the last may be under way. */
