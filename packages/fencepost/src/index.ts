@@ -116,7 +116,12 @@ export {
 } from "./source/errors.ts";
 export type { CustomNetwork, NetworkOption } from "./source/networks.ts";
 export type { NodeState, Provider } from "./source/nodes.ts";
-export { ContractNotRecordedError, type ReplayFault, ReplayFileError } from "./source/replayFile/errors.ts";
+export {
+  ContractNotRecordedError,
+  type ReplayFault,
+  ReplayFileError,
+  ReplayFileUnreadableError,
+} from "./source/replayFile/errors.ts";
 export { type ReplayOptions, replay } from "./source/replayFile/replay.ts";
 export type {
   AsideReason,

@@ -96,7 +96,7 @@ it("a gap is listed, filled from a named source, healed, exported and audited; a
   chain.retain(3);
   await bench.catchUp(await bench.lead(), { onGap: "continue" });
   expect(await output(listGaps({ ...config, json: false }))).toMatch(
-    /^stream +epoch +ledgers +found +state\ntestnet +20251217 +4 to 7 .* MISSING, the stream went on .*\nFill them with: fencepost backfill --from 4 --to 7\n$/,
+    /^stream +epoch +ledgers +found +state\ntestnet +20251217 +4 to 7 .* MISSING, the stream went on .*\nFill them with: fencepost backfill --from 4 --to 7\nFrom another source .*: add --source <name>\n$/,
   );
 
   chain.retain(100);

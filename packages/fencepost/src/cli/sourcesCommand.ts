@@ -26,7 +26,10 @@ export async function listGaps({ config, json }: ProjectOptions & { readonly jso
     const open = gaps.filter(({ healedAt }) => healedAt === null);
     const [first] = open;
     if (first) {
-      print(`Fill them with: fencepost backfill --from ${first.fromLedger} --to ${first.throughLedger}`);
+      print(
+        `Fill them with: fencepost backfill --from ${first.fromLedger} --to ${first.throughLedger}`,
+        "From another source that the config names under sources: add --source <name>",
+      );
     }
   });
 }

@@ -206,6 +206,21 @@ describe("an export is refused, and writes nothing,", () => {
     await refused({ stream: "pubnet" }, /no stream pubnet/);
   });
 
+  test("of ledgers before any contract was watched", async () => {
+    await startStored([{ contractId: POOL_CONTRACT, startLedger: 5 }]);
+    const before = exportTo("before.ndjson", bench.database, { fromLedger: 1, throughLedger: 4 });
+    await expect(before).rejects.toThrow(ExportRangeError);
+    await expect(before).rejects.toThrow(
+      "watches nothing up to ledger 4: the first contract from ledger 5 on",
+    );
+    expect(
+      await exportTo("across.ndjson", bench.database, { fromLedger: 1, throughLedger: 5 }),
+    ).toMatchObject({
+      fromLedger: 1,
+      throughLedger: 5,
+    });
+  });
+
   test("while a contract still reads its past", async () => {
     await startStored([{ contractId: POOL_CONTRACT, startLedger: 1 }]);
     await bench.watch(

@@ -110,6 +110,11 @@ function rangeOf(
       `${stream} is stored up to ledger ${nextLedger - 1} only, and ${throughLedger} was asked for.`,
     );
   }
+  if (throughLedger < first) {
+    throw new ExportRangeError(
+      `${stream} watches nothing up to ledger ${throughLedger}: the first contract from ledger ${first} on.`,
+    );
+  }
   if (!(fromLedger <= throughLedger)) {
     throw new ExportRangeError(`${stream} has no ledgers from ${fromLedger} to ${throughLedger}.`);
   }

@@ -21,8 +21,9 @@ export class GapError extends Error {
   constructor(stream: string, fromLedger: number, throughLedger: number) {
     super(
       `${stream}: the source no longer has ledgers ${fromLedger} to ${throughLedger}, so their events cannot be ` +
-        'stored. Point the source at a node with longer retention, or set onGap: "continue" to accept the hole, ' +
-        "which stays named in fencepost.gaps.",
+        "stored. Point the source at a node with longer retention, fill them from another source with " +
+        `"fencepost backfill --from ${fromLedger} --to ${throughLedger} --source …", or set onGap: "continue" to ` +
+        "accept the hole, which stays named in fencepost.gaps.",
     );
   }
 }
