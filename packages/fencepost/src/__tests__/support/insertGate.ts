@@ -24,14 +24,19 @@ export interface InsertGate {
 }
 
 /** Puts a gate on a table of this database. `when` narrows it: an SQL condition on NEW. */
-export async function gateInserts(url: string, table: string, when = "true"): Promise<InsertGate> {
+export async function gateInserts(
+  url: string,
+  table: string,
+  when = "true",
+  held: "INSERT" | "UPDATE" = "INSERT",
+): Promise<InsertGate> {
   const client = new Client({ connectionString: url });
   await client.connect();
   await client.query("SELECT pg_advisory_lock(1)");
   await client.query(
     `CREATE FUNCTION wait_at_gate() RETURNS trigger LANGUAGE plpgsql AS
        'BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN NEW; END';
-     CREATE TRIGGER gate BEFORE INSERT ON ${table} FOR EACH ROW WHEN (${when}) EXECUTE FUNCTION wait_at_gate()`,
+     CREATE TRIGGER gate BEFORE ${held} ON ${table} FOR EACH ROW WHEN (${when}) EXECUTE FUNCTION wait_at_gate()`,
   );
   const open = async (): Promise<void> => {
     await client.query("SELECT pg_advisory_unlock_all()");

@@ -58,9 +58,11 @@ function claimStatement({ only }: { readonly only: boolean }): string {
                  CASE WHEN w.max_in_flight IS NOT NULL THEN w.max_in_flight - (
                    SELECT count(*) FROM fencepost.delivery_queue q
                    WHERE q.webhook_id = w.id AND q.capped AND q.next_at > now()
-                 ) END
+                 ) END,
+                 CASE WHEN w.strict THEN 1 END
                ) AS allowed
-        FROM fencepost.webhook_pace p WHERE p.webhook_id = w.id AND (w.rate IS NOT NULL OR w.max_in_flight IS NOT NULL)
+        FROM fencepost.webhook_pace p
+        WHERE p.webhook_id = w.id AND (w.rate IS NOT NULL OR w.max_in_flight IS NOT NULL OR w.strict)
         OFFSET 0
       ) pace ON true
       WHERE w.origin <> ALL($3) AND coalesce(pace.allowed, 1) >= 1

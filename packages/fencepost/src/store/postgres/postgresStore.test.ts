@@ -619,6 +619,29 @@ it("has no new webhook wait behind others that have nothing to catch up on", asy
   expect(await store.catchUp(10)).toEqual({ messages: 1, deliveries: 1 });
 });
 
+it("claims one delivery of a strict webhook at a time, also where an earlier one is redelivered in the middle of a claim", async () => {
+  await addWebhook("a", { ordering: "strict" });
+  await store.catchUp(1);
+  const [first] = await dispatch(messageOf("order:1"));
+  const [claimed] = await claim();
+  const [recorded] = await store.recordAttempts(claimed!.fence, [first!.id], LEASE_MS);
+  await store.finish(claimed!.fence, [ended(recorded!, DELIVERED)]);
+  const [second] = await dispatch(messageOf("order:2"));
+  const held = await gateInserts(url, "fencepost.delivery_queue", "NEW.fence IS NOT NULL", "UPDATE");
+  closing.push(held.close);
+
+  const claiming = claim();
+  await held.waitForHeld(1);
+  await store.redeliver(first!.id);
+  const beside = claim();
+  await Promise.race([beside, held.waitForHeld(2)]);
+  await held.open();
+  const both = [...(await claiming), ...(await beside)];
+  expect(both.map((each) => each.id)).toEqual([second!.id]);
+  await store.release(both[0]!.fence, [second!.id]);
+  expect((await claim()).map((each) => each.id)).toEqual([first!.id]);
+});
+
 describe("the pages that a claim reads", () => {
   const WEBHOOKS = 200;
 

@@ -106,15 +106,17 @@ async function queueCatchUp(client: DatabaseClient, id: WebhookId): Promise<void
   );
 }
 
-/** Only webhooks with a limit have a row of their pace. The webhook's own row is locked by this transaction. */
+/** Only webhooks with a limit or an order have a row of their pace. The webhook's own is locked by this transaction. */
 async function keepPace(client: DatabaseClient, id: WebhookId): Promise<void> {
   await client.query(
     `WITH gone AS (
        DELETE FROM fencepost.webhook_pace p USING fencepost.webhooks w
-       WHERE p.webhook_id = $1 AND w.id = $1 AND w.rate_per_second IS NULL AND w.max_in_flight IS NULL
+       WHERE p.webhook_id = $1 AND w.id = $1
+         AND w.rate_per_second IS NULL AND w.max_in_flight IS NULL AND w.ordering <> 'strict'
      )
      INSERT INTO fencepost.webhook_pace (webhook_id)
-     SELECT id FROM fencepost.webhooks WHERE id = $1 AND (rate_per_second IS NOT NULL OR max_in_flight IS NOT NULL)
+     SELECT id FROM fencepost.webhooks
+     WHERE id = $1 AND (rate_per_second IS NOT NULL OR max_in_flight IS NOT NULL OR ordering = 'strict')
      ON CONFLICT (webhook_id) DO NOTHING`,
     [id],
   );
