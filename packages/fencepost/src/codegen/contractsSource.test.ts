@@ -12,7 +12,13 @@ import { entriesSection, recordedSpec, specSection, wasmModule } from "../xdr/__
 import { loadDecoder } from "../xdr/decode.ts";
 import type { EventReader } from "../xdr/eventReader.ts";
 import type { DecodedEvent } from "../xdr/scValue.ts";
-import type { ContractSpec, SpecEvent, SpecParam, SpecTypeEntry } from "../xdr/spec.ts";
+import {
+  type ContractSpec,
+  readContractSpec,
+  type SpecEvent,
+  type SpecParam,
+  type SpecTypeEntry,
+} from "../xdr/spec.ts";
 import type { EventSpec, SpecType } from "../xdr/specEvent.ts";
 import { createProject, MAP_HELPER, type Project, sourceOf } from "./__tests__/project.ts";
 import { runCodegen } from "./codegen.ts";
@@ -91,6 +97,45 @@ describe.skipIf(!recorded)("the recorded specs", () => {
     expect(Object.keys(contracts["tokenEvents"] as object)).toEqual([...keys]);
     expect(Object.keys(contracts["customEvents"] as object)).toEqual(["auth", "swap:pool", "nested"]);
   });
+
+  test.each([
+    ["tokenEvents", tokenSpec, 67],
+    ["customEvents", customSpec, 3],
+  ] as const)(
+    "read every event of the list of %s, each part from where the list has it",
+    async (name, list, count) => {
+      if (!list) throw new Error("skipped where it is absent");
+      const { [name]: readers } = await load();
+      const spec = await readContractSpec(entriesSection(list.entries), name);
+      expect(list.events).toHaveLength(count);
+      for (const [i, { prefixTopics, params, dataFormat }] of list.events.entries()) {
+        const { topics, data } = eventSpec(spec.events[i] as SpecEvent);
+        const typeOf = new Map([...topics, ...data]);
+        const arbitrary = fc.tuple(
+          ...params.map((param) => fitting(typeOf.get(param.name)!, userTypes(spec))),
+        );
+        for (const values of fc.sample(arbitrary, { seed: SEED + i, numRuns: 3 })) {
+          const at = (location: string) =>
+            params.flatMap((param, n) =>
+              param.location.endsWith(location) ? [[param.name, values[n]?.base64 ?? ""] as const] : [],
+            );
+          const parts = at("LocationData");
+          const rest = parts.map(([, base64]) => base64);
+          const value = new Map([
+            ["scSpecEventDataFormatSingleValue", () => rest[0] ?? scv.nothing()],
+            ["scSpecEventDataFormatVec", () => scv.vec(rest)],
+            ["scSpecEventDataFormatMap", () => scv.struct(Object.fromEntries(parts))],
+          ]).get(dataFormat)!();
+          const inTopics = at("LocationTopicList").map(([, base64]) => base64);
+          const expected = Object.fromEntries(params.map((param, n) => [param.name, values[n]?.data]));
+          const key = prefixTopics.join(":");
+          expect(readEvent(readers, key, inTopics, value), `event ${i}, ${key}, seed ${SEED + i}`).toEqual({
+            data: expected,
+          });
+        }
+      }
+    },
+  );
 
   test("read a single value, a map and a list, with the types of the contract", async () => {
     const contracts = await load();
