@@ -9,7 +9,12 @@ import {
 } from "@fencepost/simulator";
 import { afterEach, describe, expect, test } from "vitest";
 import { never, windowOf } from "../__tests__/support/windows.ts";
-import { NoClassicEventsError, SourceUnavailableError, WrongNetworkError } from "./errors.ts";
+import {
+  NoClassicEventsError,
+  SourceUnavailableError,
+  UnsupportedRpcVersionError,
+  WrongNetworkError,
+} from "./errors.ts";
 import type { LedgerRef, NodeEvent, Source } from "./source.ts";
 import { type StellarRpcOptions, type StellarRpcSource, stellarRpc, stellarRpcWith } from "./stellarRpc.ts";
 
@@ -169,6 +174,20 @@ describe("a node of several", () => {
     expect(events).toMatchObject([{ kind: "aside", node: one.url, reason: "refused" }]);
     const before = calls(one);
     await read(source);
+    expect(calls(one)).toBe(before);
+  });
+
+  test("of a version before v23, which a url serves from one day to the next, is refused and set aside", async () => {
+    const chain = chainOf(9);
+    const [one, two] = [await serve({ chain }), await serve({ chain })];
+    const { source, events, pass } = open([one.url, two.url]);
+    await read(source);
+    one.node.version = "22.1.5";
+    pass(600_000);
+    await expect(read(source)).rejects.toThrow(UnsupportedRpcVersionError);
+    expect(events).toMatchObject([{ kind: "aside", node: one.url, reason: "refused" }]);
+    const before = calls(one);
+    expect(windowOf(await read(source)).throughLedger).toBe(9);
     expect(calls(one)).toBe(before);
   });
 

@@ -1,5 +1,8 @@
 // The lake as the source of stage ingest: what is stored is what a node's events become.
-import { scv, startChain, transfers, writeLake } from "@fencepost/simulator";
+import { cp, readFile, rm, writeFile } from "node:fs/promises";
+import { dirname, join } from "node:path";
+import { zstdCompressSync, zstdDecompressSync } from "node:zlib";
+import { lakeKey, scv, startChain, transfers, writeLake } from "@fencepost/simulator";
 import { afterEach, expect, test } from "vitest";
 import { type IngestBench, openIngest } from "../../__tests__/support/ingest.ts";
 import { never } from "../../__tests__/support/windows.ts";
@@ -99,4 +102,71 @@ test("a hole that no node can fill any more is filled from a lake", async () => 
   const report = await backfill(context, { fromLedger: 2, throughLedger: 201, signal: never });
   expect(report).toMatchObject({ fromLedger: 2, throughLedger: 201, healed: 200 });
   expect((await bench.stored()).map((row) => row.token).sort()).toEqual(bench.tokensOnChain(WATCHED));
+});
+
+const LAYOUT = { ledgersPerBatch: 8, batchesPerPartition: 4 };
+/** The first ledger of an object in the middle, which is the first of its partition. */
+const BROKEN = 96;
+
+/** A stream that reads a lake whose object of ledger 96 is not as it was written. */
+async function startBroken(spoil: (path: string) => Promise<unknown>) {
+  const chain = busyChain();
+  const folder = await open.folder();
+  await writeLake(folder, chain, LAYOUT);
+  const path = join(folder, lakeKey(BROKEN, LAYOUT));
+  const partition = dirname(path);
+  const kept = `${folder}-kept`;
+  await cp(partition, kept, { recursive: true });
+  await spoil(path);
+  const source = dataLake({ network: "testnet", url: folder });
+  bench = await openIngest(chain);
+  await bench.watch(watches, { source });
+  const term = await bench.lead();
+  const tokensBelow = (ledger: number) =>
+    bench.tokensOnChain(WATCHED).filter((token) => Number(token.split("-")[2]) < ledger);
+  return {
+    read: () => bench.catchUp(term, { source }),
+    mend: async () => {
+      await cp(kept, partition, { recursive: true });
+      await rm(kept, { recursive: true });
+    },
+    /** Every event below the ledger is stored once, in order, none beyond it, and the cursor is there. */
+    async expectStoredBelow(ledger: number) {
+      const stored = await bench.stored();
+      expect(stored.map(({ token }) => token)).toEqual(tokensBelow(ledger));
+      expect(stored.map(({ seq }) => seq)).toEqual(stored.map((_, i) => BigInt(i + 1)));
+      expect((await bench.stream()).nextLedger).toBe(ledger);
+    },
+  };
+}
+
+const rewrite = (how: (packed: Buffer) => Buffer) => async (path: string) =>
+  writeFile(path, how(await readFile(path)));
+
+test.each([
+  ["truncated", rewrite((packed) => packed.subarray(0, -5))],
+  ["garbled", rewrite((packed) => zstdCompressSync(zstdDecompressSync(packed).subarray(0, -8)))],
+] as const)(
+  "nothing of an object that is %s is stored, not of its good ledgers either; mended, it is read on from there",
+  async (fault, spoil) => {
+    const lake = await startBroken(spoil);
+    await expect(lake.read()).rejects.toMatchObject({ name: "LakeObjectError", fault });
+    await lake.expectStoredBelow(BROKEN);
+    await expect(lake.read()).rejects.toMatchObject({ name: "LakeObjectError", fault });
+    await lake.expectStoredBelow(BROKEN);
+    await lake.mend();
+    await lake.read();
+    await lake.expectStoredBelow(296);
+  },
+);
+
+test("a partition that is missing is a gap at which the stream waits, until it is there", async () => {
+  const lake = await startBroken((path) => rm(dirname(path), { recursive: true }));
+  await expect(lake.read()).rejects.toThrow(/no longer has ledgers 96 to 127/);
+  await lake.expectStoredBelow(BROKEN);
+  expect(await readGaps(bench.database)).toMatchObject([{ fromLedger: 96, throughLedger: 127 }]);
+  await lake.mend();
+  await lake.read();
+  await lake.expectStoredBelow(296);
+  expect(await readGaps(bench.database)).toMatchObject([{ healedAt: expect.any(Date) }]);
 });
