@@ -529,8 +529,8 @@ export const guards: readonly Guard[] = [
     patches: [
       {
         file: "packages/receiver/src/decide.ts",
-        find: 'attemptTimestamp > fencedBefore ? "apply" : "fenced"',
-        replace: 'attemptTimestamp > fencedBefore ? "apply" : "apply"',
+        find: '!(attemptTimestamp > fencedBefore)) return "fenced";',
+        replace: '!(attemptTimestamp > fencedBefore)) return "apply";',
       },
     ],
     test: ofTheStage("until after its replacement was sent, which it overtakes, is refused by the receiver"),
@@ -540,8 +540,8 @@ export const guards: readonly Guard[] = [
     patches: [
       {
         file: "packages/receiver/src/decide.ts",
-        find: 'if (inbox === "present") return "already";',
-        replace: 'if (inbox === "present") return "apply";',
+        find: 'return inbox === "present" ? "already" : "apply";',
+        replace: 'return "apply";',
       },
     ],
     test: ofTheInbox("eight times at once has one effect"),
