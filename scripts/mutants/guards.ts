@@ -372,6 +372,11 @@ export const guards: readonly Guard[] = [
     test: ofTheStore("has no more claimed than that, by however many workers at once"),
   },
   {
+    guard: "deliver: claims of a strict webhook exclude each other",
+    patches: [{ file: deliveries, find: "CASE WHEN w.strict THEN 1 END", replace: "NULL" }],
+    test: ofPostgres("claims one delivery of a strict webhook at a time"),
+  },
+  {
     guard: "deliver: a strict webhook waits for what its outbox may hold",
     patches: [
       {
