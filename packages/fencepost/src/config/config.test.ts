@@ -73,6 +73,7 @@ test.each<[string, object, RegExp]>([
   ["no projections", { projections: [] }, /projections is empty/],
   ["missing projections", { projections: undefined }, /projections is empty/],
   ["two projections of one name", { projections: [projection("a"), projection("a")] }, /named a/],
+  ["an option that there is not", { onGaps: "continue" }, /^onGaps is no option: use source, .* onGap, /],
   ["a lease too short for any commit", { leaseMs: 999 }, /leaseMs is 999/],
   ["a lease that nobody would wait for", { leaseMs: 600_001 }, /leaseMs is 600001/],
   ["a lease that is no number", { leaseMs: Number.NaN }, /leaseMs is NaN/],

@@ -53,6 +53,18 @@ export interface Config extends Required<Omit<ConfigInput, "source" | "deliverie
   readonly http: Required<HttpSettings> | null;
 }
 
+/** A config is run and not type-checked: a name that is misspelt would be left out in silence. */
+const OPTIONS: Readonly<Record<keyof ConfigInput, true>> = {
+  source: true,
+  sources: true,
+  projections: true,
+  onGap: true,
+  leaseMs: true,
+  deliveries: true,
+  deliver: true,
+  retentionMs: true,
+  http: true,
+};
 const DAY_MS = 86_400_000;
 
 /** Two projections declare one message type: its id would not tell which of them made it. */
@@ -80,6 +92,10 @@ export function defineConfig(input: ConfigInput): Config {
     deliver = {},
     retentionMs = 30 * DAY_MS,
   } = input;
+  const unknown = Object.keys(input).find((name) => !Object.hasOwn(OPTIONS, name));
+  if (unknown !== undefined) {
+    throw new TypeError(`${unknown} is no option: use ${Object.keys(OPTIONS).join(", ")}.`);
+  }
   if (!(projections?.length > 0)) {
     throw new TypeError("projections is empty: list what defineProjection() returned.");
   }
