@@ -94,7 +94,7 @@ export class DiskFullError extends Error {
 }
 
 /** What a command writes cannot be written where it was told to. Nothing of it is left. */
-export class CannotWriteError extends Error {
+class CannotWriteError extends Error {
   override readonly name = "CannotWriteError";
 
   constructor(path: string, code: string, cause: Error) {
