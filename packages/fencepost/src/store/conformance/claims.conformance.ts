@@ -2,6 +2,7 @@
 // Claims, attempts and their outcomes, as every store must have them.
 import { deriveEventId, ledgerToken } from "@fencepost/token";
 import { beforeEach, describe, expect, it, test } from "vitest";
+import { waitUntil } from "../../__tests__/support/waitUntil.ts";
 import { INTERRUPTED } from "../decideDelivery.ts";
 import type {
   ClaimedDelivery,
@@ -316,6 +317,17 @@ export function claimsConformance(create: CreateStore): void {
       for (let i = 0; i < 3; i++) await dispatch(messageOf(`order:${i}`), webhook.id);
       const claims = [await claim(), await claim()].map(({ length }) => length);
       expect(claims).toEqual([1, 0]);
+    });
+
+    it("is served again within a second when the limit is raised, and no sooner for another change", async () => {
+      const webhook = await addWebhook({ ratePerSecond: 0.000_1 });
+      for (let i = 0; i < 3; i++) await dispatch(messageOf(`order:${i}`), webhook.id);
+      expect((await claim()).length).toBe(1);
+      await store.updateWebhook(webhook.id, { description: "slow" });
+      expect(await claim()).toEqual([]);
+      await store.updateWebhook(webhook.id, { ratePerSecond: 1_000 });
+      const claimed: ClaimedDelivery[] = [];
+      await waitUntil(async () => claimed.push(...(await claim())) === 2, { what: "both are claimed" });
     });
 
     it("is served again at once when the limit is lifted", async () => {

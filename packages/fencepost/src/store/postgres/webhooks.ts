@@ -106,7 +106,10 @@ async function queueCatchUp(client: DatabaseClient, id: WebhookId): Promise<void
   );
 }
 
-/** Only webhooks with a limit or an order have a row of their pace. The webhook's own is locked by this transaction. */
+/**
+ * Only webhooks with a limit or an order have a row of their pace. What was claimed at a lower rate keeps none waiting
+ * longer than this rate can. The webhook's own is locked by this transaction.
+ */
 async function keepPace(client: DatabaseClient, id: WebhookId): Promise<void> {
   await client.query(
     `WITH gone AS (
@@ -117,7 +120,9 @@ async function keepPace(client: DatabaseClient, id: WebhookId): Promise<void> {
      INSERT INTO fencepost.webhook_pace (webhook_id)
      SELECT id FROM fencepost.webhooks
      WHERE id = $1 AND (rate_per_second IS NOT NULL OR max_in_flight IS NOT NULL OR ordering = 'strict')
-     ON CONFLICT (webhook_id) DO NOTHING`,
+     ON CONFLICT (webhook_id) DO UPDATE SET free_at = least(webhook_pace.free_at, now() + (
+       SELECT greatest(1, 1 / rate_per_second) * interval '1 second' FROM fencepost.webhooks WHERE id = $1
+     ))`,
     [id],
   );
 }

@@ -37,6 +37,8 @@ if w.active then
 end
 apply(w, 2)
 if w.active then listen(id, w) end
+-- What was claimed at a lower rate keeps none waiting longer than this rate can.
+if w.rate and w.free_at then w.free_at = math.min(w.free_at, now + math.max(1000, 1000 / w.rate)) end
 keep_webhook(id, w)
 expect_due(id, now)
 conclude()
