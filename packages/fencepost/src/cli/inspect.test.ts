@@ -143,6 +143,8 @@ it("webhooks add takes every setting as an option, and refuses what cannot be re
   ]);
   const wrong = await cli("webhooks", "update", "wh_nobody", "--filter", "{x");
   expect(wrong).toMatchObject({ code: 1, stderr: expect.stringContaining("Write JSON") });
+  const none = await cli("deliveries", "list", "wh_nobody", "--limit", "0");
+  expect(none).toMatchObject({ code: 1, stderr: expect.stringContaining("Use a whole number from 1.") });
 });
 
 it("webhooks list shows every webhook and no secret", async () => {

@@ -9,6 +9,7 @@ import type { CodegenCommandOptions } from "./codegenCommand.ts";
 import { describeError } from "./errors.ts";
 import type { ExportCommandOptions } from "./exportCommand.ts";
 import {
+  readCount,
   readFilter,
   readHeader,
   readLedger,
@@ -133,7 +134,7 @@ projectCommand(
 )
   .requiredOption("--from <ledger>", "the first ledger", readLedger)
   .requiredOption("--to <ledger>", "the last ledger", readLedger)
-  .option("--provider <number>", "ask that one of the source's urls alone, from 1", readNumber)
+  .option("--provider <number>", "ask that one of the source's urls alone, from 1", readCount)
   .option("--source <name>", "one of the config's sources; its source unless given")
   .option("--rerun", "prove the messages too: run the handlers again, beside the live tables", false)
   .option("--json", "as one JSON object", false)
@@ -270,7 +271,7 @@ projectCommand(deliveries, "list", "list the deliveries of a webhook, the newest
     ]),
   )
   .option("--needs-person", "only those that wait for a person, or block a strict webhook", false)
-  .option("--limit <number>", "how many, at the most", readNumber, 50)
+  .option("--limit <number>", "how many, at the most", readCount, 50)
   .option("--json", "as one JSON object", false)
   .action(
     async (

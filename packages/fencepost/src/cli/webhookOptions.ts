@@ -73,6 +73,12 @@ export function readNumber(text: string): number {
   return number;
 }
 
+export function readCount(text: string): number {
+  const count = readNumber(text);
+  if (!Number.isInteger(count) || count < 1) throw new InvalidArgumentError("Use a whole number from 1.");
+  return count;
+}
+
 export function readLedger(text: string): number {
   const ledger = readNumber(text);
   if (!Number.isInteger(ledger) || ledger < 1) throw new InvalidArgumentError("Use a ledger number from 1.");
