@@ -49,6 +49,21 @@ async function failure(promise: Promise<unknown>): Promise<Error> {
   );
 }
 
+test("dates are read whatever the style is in which the server shows them", async () => {
+  const url = new URL(testDatabase.url);
+  url.searchParams.set("options", "-c datestyle=SQL,DMY -c timezone=Asia/Kolkata");
+  const other = openDatabase(url.href);
+  try {
+    const moment = new Date("2026-11-30T12:34:56.789Z");
+    const { rows } = await other.query("SELECT $1::timestamptz AS moment, $1::timestamptz::text AS text", [
+      moment,
+    ]);
+    expect(rows).toEqual([{ moment, text: "2026-11-30 18:04:56.789+05:30" }]);
+  } finally {
+    await other.close();
+  }
+});
+
 test("a transaction sees what others commit meanwhile, whatever the server makes of one by itself", async () => {
   const url = new URL(testDatabase.url);
   url.searchParams.set("options", "-c default_transaction_isolation=serializable");

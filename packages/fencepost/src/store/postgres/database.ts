@@ -54,6 +54,10 @@ export function openDatabase(url: string, { maxConnections = 10 }: DatabaseOptio
     keepAlive: true,
     application_name: "fencepost",
     types,
+    // pg reads dates in no other style: a server's own would make them null.
+    onConnect: async (client) => {
+      await client.query("SET datestyle = 'ISO'");
+    },
   });
   pool.on("error", () => {}); // an idle connection that broke; the next statement opens another
   const query: Queryable["query"] = async (text, values) => {

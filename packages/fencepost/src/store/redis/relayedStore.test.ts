@@ -240,6 +240,27 @@ describe.skipIf(!hasRedis)("an outbox before Redis", () => {
     expect(await store.claim({ ...EVERYTHING, only: claimed!.id })).toMatchObject([{ id: claimed!.id }]);
   });
 
+  it("comes to the end of a catch-up and of a replay, however the database shows dates", async () => {
+    const url = new URL(testDatabase.url);
+    url.searchParams.set("options", "-c datestyle=SQL,DMY -c timezone=Europe/Amsterdam");
+    const german = openDatabase(url.href);
+    closing.push(german.close);
+    const { client } = await openStore();
+    const store = relayedStore(german, redisStore(client));
+    await emit(1, 2, 3);
+    await store.fanOut({ messages: 10, webhooks: 10 });
+    const { id } = await store.addWebhook(webhookOf("wh_a"));
+    const reports = [await store.catchUp(2), await store.catchUp(2), await store.catchUp(2)];
+    expect(reports.map(({ deliveries }) => deliveries)).toEqual([2, 1, 0]);
+    const page = { from: new Date(0), to: new Date(9e12), limit: 2 };
+    const first = await store.replay(id, page);
+    expect(first).toMatchObject({ existing: 2 });
+    expect(await store.replay(id, { ...page, after: first!.next! })).toMatchObject({
+      existing: 1,
+      next: null,
+    });
+  });
+
   it("dispatches what a projection made from its record, and knows other content", async () => {
     const { store } = await openStore();
     await emit(1);
