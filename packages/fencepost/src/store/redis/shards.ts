@@ -121,8 +121,9 @@ export function openShards(client: Redis | Cluster, prefix: string): Shards {
   };
 }
 
+/** It has not run. A cluster's client that was redirected too often says so within an error of its own. */
 function isUnknownScript(error: unknown): boolean {
-  return error instanceof Error && error.message.startsWith("NOSCRIPT");
+  return error instanceof Error && /^(?:Too many Cluster redirections\. .*)?NOSCRIPT\b/.test(error.message);
 }
 
 /** The shard in which everything about a webhook is, or the home of a message that a caller dispatched. */
