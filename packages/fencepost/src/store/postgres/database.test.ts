@@ -10,6 +10,7 @@ import {
   DatabaseFullError,
   DatabaseUnreachableError,
 } from "./errors.ts";
+import { openScratch } from "./scratch.ts";
 import { stageTransaction } from "./stageTransaction.ts";
 
 let testDatabase: TestDatabase;
@@ -59,6 +60,13 @@ test("dates are read whatever the style is in which the server shows them", asyn
       moment,
     ]);
     expect(rows).toEqual([{ moment, text: "2026-11-30 18:04:56.789+05:30" }]);
+    // Handlers that run again see the same.
+    const scratch = await openScratch(url.href, []);
+    const again = await scratch.transaction((client) =>
+      client.query("SELECT $1::timestamptz AS moment", [moment]),
+    );
+    await scratch.close();
+    expect(again.rows).toEqual([{ moment }]);
   } finally {
     await other.close();
   }

@@ -60,6 +60,7 @@ export async function openScratch(url: string, statements: readonly string[]): P
   try {
     await refuseSharedConnection(client);
     await client.query(`SET idle_in_transaction_session_timeout = ${IDLE_MS}`);
+    await client.query("SET datestyle = 'ISO'"); // as `openDatabase` does it
     await client.query("SET search_path = pg_temp, public");
     await client.query("BEGIN");
     for (const statement of statements) await client.query(statement);
