@@ -3,6 +3,7 @@ import { discoveryOf } from "./discovery.ts";
 import { createDispatcher, type Dispatcher, type DispatcherDeliverOptions } from "./dispatcher.ts";
 import { createIngest } from "./ingest/ingestStep.ts";
 import { registerStream } from "./ingest/registerStream.ts";
+import { startSecondOpinionLoop } from "./ingest/secondOpinionLoop.ts";
 import { startLeader } from "./lease/leader.ts";
 import type { Log } from "./observe/log.ts";
 import type { Metrics } from "./observe/metrics.ts";
@@ -169,8 +170,9 @@ function startIngesting(
   onEvents: () => void,
 ): { stop(): Promise<void> } {
   const { database, config, source, decoder, holder, log, metrics } = options;
-  const { leaseMs, onGap } = config;
+  const { leaseMs, onGap, secondOpinion } = config;
   const { stream } = source.chain;
+  let ledAt = Number.NEGATIVE_INFINITY;
   let stopped = false;
   source.observe?.((event) => {
     if (stopped) return; // the source may outlive the engine
@@ -199,10 +201,24 @@ function startIngesting(
     leaseMs,
     idleMs: source.pollMs,
     log,
-    step: ingest.step,
+    step(term, signal) {
+      ledAt = performance.now();
+      return ingest.step(term, signal);
+    },
   });
+  const asking =
+    secondOpinion &&
+    startSecondOpinionLoop({
+      ...secondOpinion,
+      database,
+      source,
+      log,
+      leads: () => performance.now() - ledAt < source.pollMs + leaseMs,
+      ...(metrics && { onOpinion: metrics.opinionGiven }),
+    });
   return {
     async stop() {
+      await asking?.stop();
       await ingesting.stop();
       stopped = true;
     },

@@ -10,6 +10,7 @@ export {
 } from "./codegen/codegen.ts";
 export { address, i128, token, u64 } from "./config/columns.ts";
 export {
+  type AuditSettings,
   type Config,
   type ConfigInput,
   type DeliveriesPlace,

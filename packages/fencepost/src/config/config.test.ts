@@ -36,6 +36,7 @@ test("fills in what is not given", () => {
     deliveries: "postgres",
     deliver: {},
     retentionMs: 2_592_000_000,
+    secondOpinion: null,
     http: null,
   };
   expect(defineConfig({ source, projections })).toEqual(filled);
@@ -77,6 +78,21 @@ test.each<[string, object, RegExp]>([
   ["a lease too short for any commit", { leaseMs: 999 }, /leaseMs is 999/],
   ["a lease that nobody would wait for", { leaseMs: 600_001 }, /leaseMs is 600001/],
   ["a lease that is no number", { leaseMs: Number.NaN }, /leaseMs is NaN/],
+  [
+    "a second opinion with no second provider",
+    { audit: { secondOpinion: { ledgers: 10 } } },
+    /needs a source with several providers/,
+  ],
+  [
+    "a second opinion of no ledgers",
+    { audit: { secondOpinion: { ledgers: 0 } } },
+    /ledgers is 0: use a whole number from 1/,
+  ],
+  [
+    "second opinions without a pause",
+    { audit: { secondOpinion: { ledgers: 10, everyMs: 0 } } },
+    /everyMs is 0: use a second to a day/,
+  ],
   ["another answer to a gap", { onGap: "ignore" }, /onGap is "ignore": use "stop" or "continue"/],
 ])("refuses %s", (_, wrong, message) => {
   const define = () => defineConfig({ source, projections: [projection("a")], ...wrong } as never);

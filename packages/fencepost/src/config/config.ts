@@ -18,8 +18,17 @@ export interface ConfigInput {
   readonly deliver?: DeliverSettings;
   /** How long ended deliveries and the bodies of messages are kept, in milliseconds; 30 days unless given. */
   readonly retentionMs?: number;
+  readonly audit?: AuditSettings;
   /** Serves the HTTP interface; left away, only `--port` does. */
   readonly http?: HttpSettings;
+}
+
+export interface AuditSettings {
+  /**
+   * While the engine runs, the last `ledgers` are read again through the providers of the source in turn, each time
+   * `everyMs` milliseconds after the last (10 minutes unless given); what differs is an error in the log and a metric.
+   */
+  readonly secondOpinion?: { readonly ledgers: number; readonly everyMs?: number };
 }
 
 /** `redis` is a url, `redis://…` or `rediss://…`; every node that it takes to reach a cluster, with commas between. */
@@ -45,11 +54,13 @@ export interface HttpSettings {
   readonly host?: string;
 }
 
-export interface Config extends Required<Omit<ConfigInput, "source" | "deliveries" | "http">> {
+export interface Config extends Required<Omit<ConfigInput, "source" | "deliveries" | "audit" | "http">> {
   readonly kind: "config";
   /** Null: every projection follows a producer. */
   readonly source: Source | null;
   readonly deliveries: "postgres" | { readonly redis: string };
+  /** Null: nothing is read again. */
+  readonly secondOpinion: { readonly ledgers: number; readonly everyMs: number } | null;
   readonly http: Required<HttpSettings> | null;
 }
 
@@ -63,6 +74,7 @@ const OPTIONS: Readonly<Record<keyof ConfigInput, true>> = {
   deliveries: true,
   deliver: true,
   retentionMs: true,
+  audit: true,
   http: true,
 };
 const DAY_MS = 86_400_000;
@@ -111,6 +123,7 @@ export function defineConfig(input: ConfigInput): Config {
   }
   const deliveries = readDeliveriesPlace(input.deliveries ?? "postgres");
   const http = input.http ? readHttpSettings(input.http) : null;
+  const secondOpinion = readSecondOpinion(input.audit?.secondOpinion, source);
   checkDeliverSettings(deliver);
   const names = new Set<string>();
   const typeOwners = new Map<string, string>();
@@ -133,8 +146,29 @@ export function defineConfig(input: ConfigInput): Config {
     deliveries,
     deliver,
     retentionMs,
+    secondOpinion,
     http,
   };
+}
+
+function readSecondOpinion(
+  setting: AuditSettings["secondOpinion"],
+  source: Source | undefined,
+): Config["secondOpinion"] {
+  if (!setting) return null;
+  const { ledgers, everyMs = 600_000 } = setting;
+  if (!(Number.isInteger(ledgers) && ledgers >= 1 && ledgers <= 100_000)) {
+    throw new TypeError(`audit.secondOpinion.ledgers is ${ledgers}: use a whole number from 1 to 100,000.`);
+  }
+  if (!(everyMs >= 1_000 && everyMs <= DAY_MS)) {
+    throw new TypeError(`audit.secondOpinion.everyMs is ${everyMs}: use a second to a day, in milliseconds.`);
+  }
+  if (!((source?.providers?.length ?? 0) > 1)) {
+    throw new TypeError(
+      "audit.secondOpinion needs a source with several providers: give stellarRpc() several urls.",
+    );
+  }
+  return { ledgers, everyMs };
 }
 
 /** A chain is followed by those who name a source for it, and by nobody else. Throws a `TypeError`. */

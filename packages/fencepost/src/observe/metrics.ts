@@ -11,11 +11,20 @@ export interface Metrics {
     stream: string,
     event: { node: string } & ({ kind: "aside"; reason: string } | { kind: "back" }),
   ): void;
+  /** A provider was asked about the last ledgers: what it and the stored events differ in. */
+  opinionGiven(opinion: Opinion): void;
   projected(projection: string, done: { events: number; messages: number; misfits: number }): void;
   dispatched(report: { messages: number; deliveries: number }): void;
   attemptEnded(outcome: string): void;
   /** How deliveries stand, read just before the metrics are. */
   deliveriesStand(health: DeliveryHealth): void;
+}
+
+interface Opinion {
+  readonly provider: string;
+  readonly notStored: readonly unknown[];
+  readonly notServed: readonly unknown[];
+  readonly different: readonly unknown[];
 }
 
 interface DeliveryHealth {
@@ -56,6 +65,11 @@ export function createMetrics(): Metrics {
     new Gauge({ name: `fencepost_${name}`, help, labelNames, registers });
   const ledger = gauge("stream_ledger", "The ledger read last.", ["stream"]);
   const aside = gauge("node_aside", "1 while a node is not asked, 0 when it is again.", ["stream", "node"]);
+  const differing = gauge(
+    "second_opinion_differing_events",
+    "Events of the last ledgers in which a provider, when it was asked last, and what is stored differ.",
+    ["provider"],
+  );
   const dueLag = gauge(
     "deliveries_due_lag_seconds",
     "How long the oldest delivery has been due that no order holds back.",
@@ -75,6 +89,9 @@ export function createMetrics(): Metrics {
       const { node } = event;
       aside.set({ stream, node }, event.kind === "aside" ? 1 : 0);
       if (event.kind === "aside") setAside.inc({ stream, node, reason: event.reason });
+    },
+    opinionGiven({ provider, notStored, notServed, different }) {
+      differing.set({ provider }, notStored.length + notServed.length + different.length);
     },
     projected(projection, done) {
       projected.inc({ projection }, done.events);
