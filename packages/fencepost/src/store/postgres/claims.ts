@@ -1,6 +1,6 @@
 // The deliver stage's statements: claim, attempt, outcome, doubt. Each write after a claim names its fence. Those that
-// wait for locks take the rows of the queue first, in the order of their ids, then webhooks in the order of theirs: no
-// two of them deadlock.
+// wait for locks take the rows of the queue first, in the order of their ids, then webhooks in the order of theirs. Under
+// a storm of changes to one webhook PostgreSQL has still been seen to end one of them as a deadlock: it is tried again.
 import type {
   ClaimedDelivery,
   ClaimOptions,
