@@ -10,7 +10,7 @@ import { lockAssets } from "../support/pools.ts";
 import { waitUntil } from "../support/waitUntil.ts";
 
 /** `npm run kills` sets the full proof: 30 kills in a run of 2,000 events. */
-const KILLS = Number(process.env["FENCEPOST_KILLS"] ?? 5);
+const KILLS = Number(process.env["FENCEPOST_KILLS"] ?? 4);
 const EVENTS = Number(process.env["FENCEPOST_KILL_EVENTS"] ?? 400);
 const SEED = Number(process.env["FENCEPOST_SEED"] ?? Date.now() % 2 ** 31);
 

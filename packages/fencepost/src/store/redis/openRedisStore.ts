@@ -1,4 +1,4 @@
-import { Cluster, Redis } from "ioredis";
+import type { Cluster } from "ioredis";
 import { EvictionPolicyError, RedisUnreachableError, RedisVersionError } from "./errors.ts";
 import { type RedisDeliveryStore, type RedisStoreOptions, redisStore } from "./redisStore.ts";
 import { checkServers } from "./servers.ts";
@@ -15,8 +15,12 @@ export async function openRedisStore(
   options: RedisStoreOptions = {},
 ): Promise<RedisDeliveryStore & { close(): Promise<void> }> {
   const urls = "url" in location ? [location.url] : location.urls;
+  // Loaded where it is needed: a command on PostgreSQL begins sooner without it.
+  const { Cluster, Redis } = await import("ioredis");
   const client =
-    "url" in location ? new Redis(location.url, { lazyConnect: true, ...RECONNECT }) : openCluster(urls);
+    "url" in location
+      ? new Redis(location.url, { lazyConnect: true, ...RECONNECT })
+      : openCluster(Cluster, urls);
   let reason: unknown;
   // A connection that breaks is opened again, and who waits for an answer is told.
   client.on("error", (error) => {
@@ -44,9 +48,9 @@ const RECONNECT = {
   retryStrategy: (times: number) => Math.min(times * 100, 1_000),
 };
 
-function openCluster(urls: readonly string[]): Cluster {
+function openCluster(Client: typeof Cluster, urls: readonly string[]): Cluster {
   const { username, password, protocol } = new URL(urls[0] ?? "redis://127.0.0.1:6379");
-  return new Cluster([...urls], {
+  return new Client([...urls], {
     lazyConnect: true,
     // For the nodes that are found.
     redisOptions: {
