@@ -289,3 +289,27 @@ test("a database that does not exist is named", async () => {
   });
   expect(error.message).toContain('database "no_such_database" does not exist');
 });
+
+const INSERT = "INSERT INTO kept VALUES ($1::int)";
+
+test.each([
+  ["a statement", (own: Database, n: number) => own.hot(INSERT, [n])],
+  ["a transaction", (own: Database, n: number) => own.hotTransaction((db) => db.query(INSERT, [n]))],
+])(
+  "%s that runs often goes on, once each, where a pooler gives it a connection that knows nothing of it",
+  async (_, run) => {
+    const own = openDatabase(testDatabase.url, { maxConnections: 1 });
+    try {
+      await run(own, 1);
+      expect((await own.query("SELECT FROM pg_prepared_statements")).rows.length).toBe(1);
+      await own.query("DEALLOCATE ALL");
+      await run(own, 2);
+      await run(own, 3);
+      expect((await own.query("SELECT FROM pg_prepared_statements")).rows.length).toBe(0);
+      await expect(run(own, 3)).rejects.toMatchObject({ code: "23505" });
+    } finally {
+      await own.close();
+    }
+    expect(await kept()).toEqual([1, 2, 3]);
+  },
+);

@@ -29,6 +29,11 @@ export interface Database extends Queryable {
    * `work` swallowed an SQL error.
    */
   transaction<T>(work: (client: DatabaseClient) => Promise<T>): Promise<T>;
+  /**
+   * {@link transaction} of statements that run often. `work` runs again where a pooler did not know what was prepared:
+   * nothing of the first time is left then.
+   */
+  hotTransaction<T>(work: (db: Queryable) => Promise<T>): Promise<T>;
   close(): Promise<void>;
 }
 
@@ -68,7 +73,13 @@ export function openDatabase(url: string, { maxConnections = 10 }: DatabaseOptio
     }
   };
   let canPrepare = true;
-  return {
+  /** A pooler between us gives each statement another connection, and does not know what was prepared where. */
+  const isUnprepared = (error: unknown): boolean => {
+    const is = UNPREPARED_CODES.has((error as { code?: string }).code ?? "");
+    if (is) canPrepare = false;
+    return is;
+  };
+  const database: Database = {
     url,
     query,
     async hot(text, values = []) {
@@ -76,11 +87,19 @@ export function openDatabase(url: string, { maxConnections = 10 }: DatabaseOptio
       try {
         return await pool.query({ name: preparedName(text), text, values: [...values] });
       } catch (error) {
-        if (!UNPREPARED_CODES.has((error as { code?: string }).code ?? "")) throw named(error, url);
-        // A pooler between us gives each statement another connection, and does not know what was prepared where.
-        canPrepare = false;
+        if (!isUnprepared(error)) throw named(error, url);
         return query(text, values);
       }
+    },
+    async hotTransaction(work) {
+      if (canPrepare) {
+        try {
+          return await database.transaction((client) => work(preparing(client)));
+        } catch (error) {
+          if (!isUnprepared(error)) throw error;
+        }
+      }
+      return database.transaction(work);
     },
     async transaction(work) {
       const client = await pool.connect().catch((error: unknown) => {
@@ -109,6 +128,13 @@ export function openDatabase(url: string, { maxConnections = 10 }: DatabaseOptio
       }
     },
     close: () => pool.end(),
+  };
+  return database;
+}
+
+function preparing(client: DatabaseClient): Queryable {
+  return {
+    query: (text, values = []) => client.query({ name: preparedName(text), text, values: [...values] }),
   };
 }
 

@@ -54,7 +54,7 @@ export function postgresStore(
     dispatch: (message, { only, tx }) =>
       tx
         ? dispatch(queryableOf(tx), message, only)
-        : database.transaction((client) => dispatch(client, message, only)),
+        : database.hotTransaction((db) => dispatch(db, message, only)),
     fanOut: (limits) => fanOut(database, limits),
     catchUp: (limit) => database.transaction((client) => catchUp(client, limit)),
     replay: (id, page) => database.transaction((client) => replay(client, id, page)),
