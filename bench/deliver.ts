@@ -20,7 +20,7 @@ const { values: options } = parseArgs({
   options: {
     deliveries: { type: "string", default: "10000" },
     rounds: { type: "string", default: "3" },
-    rate: { type: "string", default: "500" },
+    rate: { type: "string", default: "100" },
     connections: { type: "string", default: "64" },
     json: { type: "boolean", default: false },
   },
