@@ -60,7 +60,7 @@ export const guards: readonly Guard[] = [
     guard: "ingest: what is stored is not stored again",
     patches: [
       {
-        file: `${src}/ingest/commit.ts`,
+        file: `${src}/ingest/decideStored.ts`,
         find: "const hashes = new Map(stored);",
         replace: "const hashes = new Map<FencingToken, Buffer>();",
       },

@@ -12,7 +12,7 @@ import { insertMessages, refuseMismatch } from "../store/postgres/messages.ts";
 import { insertProduced, lockProducer, readTime } from "../store/postgres/producers.ts";
 import { stageTransaction } from "../store/postgres/stageTransaction.ts";
 import { readContentHashes } from "../store/postgres/streams.ts";
-import { decideStored } from "./decideStored.ts";
+import { decideBatch } from "./decideStored.ts";
 import { ProducedConflictError, ProducerStreamError } from "./errors.ts";
 
 /** An event of a producer that counts its own. */
@@ -76,27 +76,18 @@ async function appendEvents(
     if (row.epoch !== chain.epoch) throw new ProducerStreamError(chain.stream, `has the epoch ${row.epoch}`);
     const now = await readTime(client);
     const built = events.map((event) => build(chain, event, now));
-    const known = new Map(
-      await readContentHashes(
-        client,
-        built.map(({ token }) => token),
-      ),
-    );
-    const fresh: Built[] = [];
-    const appended = built.map((event): Appended => {
-      const { token, contentHash, message } = event;
-      const decision = decideStored(known.get(token), contentHash);
-      if (decision === "conflict") throw new ProducedConflictError(token);
-      if (decision === "new") {
-        known.set(token, contentHash);
-        fresh.push(event);
-      }
-      return { token, eventId: message.eventId, isNew: decision === "new" };
-    });
+    const tokens = built.map(({ token }) => token);
+    const { fresh, conflict } = decideBatch(built, await readContentHashes(client, tokens));
+    if (conflict) throw new ProducedConflictError(conflict.event.token);
     await insertProduced(client, row, fresh);
     const messages = fresh.map(({ message }) => message);
     refuseMismatch((await insertMessages(client, messages, "emitted", null)).mismatched);
-    return appended;
+    const isNew = new Set(fresh);
+    return built.map((event) => ({
+      token: event.token,
+      eventId: event.message.eventId,
+      isNew: isNew.has(event),
+    }));
   });
 }
 

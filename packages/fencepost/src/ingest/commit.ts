@@ -1,4 +1,3 @@
-import type { FencingToken } from "@fencepost/token";
 import type { Log } from "../observe/log.ts";
 import type { Source } from "../source/source.ts";
 import type { Database, DatabaseClient } from "../store/postgres/database.ts";
@@ -13,7 +12,7 @@ import {
   type Watch,
 } from "../store/postgres/streams.ts";
 import type { Decoder } from "../xdr/decode.ts";
-import { decideStored } from "./decideStored.ts";
+import { type Conflict, decideBatch } from "./decideStored.ts";
 import { type Discovery, type Found, findContracts } from "./discovery.ts";
 import { EventConflictError } from "./errors.ts";
 import type { IdentifiedEvent } from "./identify.ts";
@@ -70,7 +69,7 @@ export async function commitBatch(
   { events, found }: Batch,
   { lock, finish }: Commit,
 ): Promise<number> {
-  let conflict: Conflict | undefined;
+  let conflict: Conflict<IdentifiedEvent> | undefined;
   try {
     return await stageTransaction(database, leaseMs, async (client) => {
       const locked = await lock(client);
@@ -78,7 +77,8 @@ export async function commitBatch(
       const decided = decideBatch(events, stored);
       conflict = decided.conflict;
       if (conflict) throw new EventConflictError(conflict.event.token);
-      await insertEvents(client, locked, decided.fresh);
+      const inChainOrder = [...decided.fresh].sort((a, b) => (a.token < b.token ? -1 : 1));
+      await insertEvents(client, locked, inChainOrder);
       await insertFoundWatches(client, locked.stream, found.watches);
       await insertUnnamed(client, found.unnamed);
       await finish(client, locked, locked.seq + BigInt(decided.fresh.length));
@@ -96,30 +96,4 @@ export async function commitBatch(
     }
     throw error;
   }
-}
-
-interface Conflict {
-  readonly event: IdentifiedEvent;
-  readonly storedHash: Buffer;
-}
-
-/**
- * What of a batch is new, in chain order, given the content hashes that are stored under its tokens; or the first event
- * that contradicts what is stored, or what came before it. A source that repeats itself leaves no holes in seq.
- */
-function decideBatch(
-  events: readonly IdentifiedEvent[],
-  stored: ReadonlyMap<FencingToken, Buffer>,
-): { readonly fresh: readonly IdentifiedEvent[]; readonly conflict?: Conflict } {
-  const hashes = new Map(stored);
-  const fresh: IdentifiedEvent[] = [];
-  for (const event of events) {
-    const storedHash = hashes.get(event.token);
-    const decision = decideStored(storedHash, event.contentHash);
-    if (storedHash && decision === "conflict") return { fresh: [], conflict: { event, storedHash } };
-    if (decision !== "new") continue;
-    hashes.set(event.token, event.contentHash);
-    fresh.push(event);
-  }
-  return { fresh: fresh.sort((a, b) => (a.token < b.token ? -1 : 1)) };
 }

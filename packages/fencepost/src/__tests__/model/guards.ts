@@ -11,7 +11,7 @@ export interface Guards {
   readonly commitStream: typeof decideCommit;
   /** lease/term.ts, under the lock of the projection's row (project/projectStep.ts). */
   readonly commitProjection: typeof decideCommit;
-  /** `events`: PRIMARY KEY (token), and what decideBatch asks under the lock of the stream's row (ingest/commit.ts). */
+  /** `events`: PRIMARY KEY (token), and what decideBatch asks under the lock of the stream's row (ingest/decideStored.ts). */
   readonly decideStored: typeof decideStored;
   /** `messages`: PRIMARY KEY (event_id), and ON CONFLICT DO NOTHING in insertMessages (store/postgres/messages.ts). */
   readonly decideMessage: typeof decideMessage;
