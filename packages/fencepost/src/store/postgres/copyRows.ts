@@ -1,6 +1,7 @@
 import { Readable } from "node:stream";
 import { pipeline } from "node:stream/promises";
 import { from } from "pg-copy-streams";
+import { arrayText } from "./arrayText.ts";
 import type { DatabaseClient } from "./database.ts";
 
 /** A value of a column; an array stands for `text[]`. */
@@ -10,7 +11,7 @@ export type CopyValue = string | number | bigint | boolean | Buffer | readonly s
 const CHUNK = 64 * 1024;
 
 /**
- * Writes rows with COPY, in the caller's transaction: a third of what an INSERT of many rows costs. It knows no ON
+ * Writes rows with COPY, in the caller's transaction: about half of what an INSERT of many rows costs. It knows no ON
  * CONFLICT: a key that is there fails all of it. `table` and `columns` are SQL.
  */
 export async function copyRows(
@@ -43,7 +44,7 @@ function textOf(value: CopyValue): string {
   if (value === null) return "\\N";
   if (typeof value === "string") return escaped(value);
   if (Buffer.isBuffer(value)) return `\\\\x${value.toString("hex")}`;
-  if (typeof value === "object") return escaped(`{${value.map(quoted).join(",")}}`);
+  if (typeof value === "object") return escaped(arrayText(value));
   return String(value);
 }
 
@@ -55,8 +56,3 @@ function escaped(text: string): string {
 }
 
 const ESCAPES: Readonly<Record<string, string>> = { "\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r" };
-
-/** Between two commas of an array. */
-function quoted(text: string): string {
-  return `"${/["\\]/.test(text) ? text.replace(/["\\]/g, "\\$&") : text}"`;
-}

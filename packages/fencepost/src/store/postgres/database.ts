@@ -152,7 +152,7 @@ function preparedName(text: string): string {
 }
 
 /** A COMMIT of a transaction in which an SQL error was swallowed is answered with ROLLBACK, without an error. */
-async function commit(client: DatabaseClient): Promise<void> {
+export async function commit(client: DatabaseClient): Promise<void> {
   const { command } = await client.query("COMMIT");
   if (command !== "COMMIT") throw new CommitBecameRollbackError();
 }

@@ -4,8 +4,8 @@ import type { FencingToken } from "@fencepost/token";
 import pg from "pg";
 import type { Message } from "../../message/payload.ts";
 import type { NamedMessage, TokenRange } from "./audit.ts";
-import { type DatabaseClient, types } from "./database.ts";
-import { CommitBecameRollbackError, ConnectionLostError, DatabaseUnreachableError } from "./errors.ts";
+import { commit, type DatabaseClient, types } from "./database.ts";
+import { ConnectionLostError, DatabaseUnreachableError } from "./errors.ts";
 
 /** What is between us and PostgreSQL gives a connection to others as well: its temporary tables would be theirs. */
 export class SharedConnectionError extends Error {
@@ -23,7 +23,7 @@ export interface Scratch {
   /**
    * Runs `work` in a transaction in which unqualified names mean the tables of this connection, then `public`.
    * PostgreSQL refuses any write to other tables in it. Throws {@link ConnectionLostError} when the connection, and the
-   * tables with it, are gone, and {@link CommitBecameRollbackError} when `work` swallowed an SQL error.
+   * tables with it, are gone, and `CommitBecameRollbackError` when `work` swallowed an SQL error.
    */
   transaction<T>(work: (client: DatabaseClient) => Promise<T>): Promise<T>;
   /** What autovacuum does for tables that are not temporary. */
@@ -84,8 +84,7 @@ export async function openScratch(url: string, statements: readonly string[]): P
       try {
         await client.query("SET LOCAL search_path = pg_temp, public");
         const result = await work(client);
-        const { command } = await client.query("COMMIT");
-        if (command !== "COMMIT") throw new CommitBecameRollbackError();
+        await commit(client);
         return result;
       } catch (error) {
         await client.query("ROLLBACK").catch((rollbackError: Error) => {

@@ -1,5 +1,6 @@
 // The caller's own transaction, of whatever library, as something that runs our statements.
 import { type SQL, sql } from "drizzle-orm";
+import { arrayText } from "./arrayText.ts";
 import type { Queryable } from "./database.ts";
 
 /** A transaction of Drizzle on PostgreSQL: the `tx` that `db.transaction(async (tx) => …)` gives. */
@@ -45,13 +46,7 @@ function asTexts(text: string): string {
 }
 
 function asText(value: unknown): unknown {
-  return Array.isArray(value) ? `{${value.map(itemText).join(",")}}` : value;
-}
-
-function itemText(item: unknown): string {
-  if (item === null) return "NULL";
-  const text = item instanceof Uint8Array ? `\\x${Buffer.from(item).toString("hex")}` : String(item);
-  return `"${text.replace(/["\\]/g, "\\$&")}"`;
+  return Array.isArray(value) ? arrayText(value) : value;
 }
 
 function asDrizzle(text: string, values: readonly unknown[]): SQL {
