@@ -3,6 +3,7 @@ import { type Dispatcher, Pool } from "undici";
 import { type AddressRules, checkUrl } from "../address/addressRules.ts";
 import type { AttemptResult } from "../store/deliveryStore.ts";
 import { checkedLookup, type Resolve } from "./checkedLookup.ts";
+import { remembering } from "./remembering.ts";
 
 export interface SenderOptions {
   /** From the start of the connection to the end of the answer's headers, in milliseconds. */
@@ -64,19 +65,13 @@ export function createSender(options: SenderOptions): Sender {
   const lookup = checkedLookup(addressRules, resolve);
   const pools = new Map<string, Pool>();
   const retired = new Set<Pool>();
-  const targets = new Map<string, Target>();
 
   /** What a url says does not change: it is read and checked once. What its name stands for is checked at each connection. */
-  function targetOf(url: string): Target {
-    const known = targets.get(url);
-    if (known) return known;
+  const targetOf = remembering(MAX_TARGETS, (url): Target => {
     const read = new URL(url);
     checkUrl(read, addressRules);
-    const target = { origin: read.origin, path: `${read.pathname}${read.search}` };
-    if (targets.size >= MAX_TARGETS) targets.clear();
-    targets.set(url, target);
-    return target;
-  }
+    return { origin: read.origin, path: `${read.pathname}${read.search}` };
+  });
 
   /** The pools are in order of use: this one goes to the end. */
   function poolOf(origin: string): Pool {

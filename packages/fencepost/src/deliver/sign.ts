@@ -1,5 +1,6 @@
 import { createHmac, createPrivateKey, createSecretKey, type KeyObject, sign } from "node:crypto";
 import type { RecordedAttempt } from "../store/deliveryStore.ts";
+import { remembering } from "./remembering.ts";
 
 /** What is signed: `<id>.<timestamp>.<raw body>`. */
 interface Signable {
@@ -71,16 +72,7 @@ export function signatureOf(secret: string, { eventId, timestamp, body }: Signab
 const PKCS8_ED25519 = Buffer.from("302e020100300506032b657004220420", "hex");
 const MAX_KEYS = 1_000;
 /** Reading a key takes longer than signing with it. */
-const keys = new Map<string, KeyObject>();
-
-function keyOf(secret: string): KeyObject {
-  const known = keys.get(secret);
-  if (known) return known;
-  const key = readKey(secret);
-  if (keys.size >= MAX_KEYS) keys.clear();
-  keys.set(secret, key);
-  return key;
-}
+const keyOf = remembering(MAX_KEYS, readKey);
 
 /** `whsec_` or `whsk_` and base64; of an ed25519 key the 32 bytes, with its public key behind them or without. */
 function readKey(secret: string): KeyObject {
