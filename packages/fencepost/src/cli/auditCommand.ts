@@ -4,8 +4,7 @@ import type { RerunProgress } from "../audit/rerun.ts";
 import type { Config } from "../config/config.ts";
 import { openStore } from "../openStore.ts";
 import type { Source } from "../source/source.ts";
-import { UnknownSourceError } from "./errors.ts";
-import { loadConfig, requireSource } from "./loadConfig.ts";
+import { loadConfig, sourceNamed } from "./loadConfig.ts";
 import { print, printJson } from "./print.ts";
 import { progressLine } from "./progressLine.ts";
 import { withProjectDatabase } from "./project.ts";
@@ -53,8 +52,7 @@ export async function auditRange(options: AuditCommandOptions): Promise<void> {
 }
 
 function chooseSource(config: Config, { provider, source: name }: AuditCommandOptions): Source {
-  const source = name === undefined ? requireSource(config) : config.sources[name];
-  if (!source) throw new UnknownSourceError(name ?? "", Object.keys(config.sources));
+  const source = sourceNamed(config, name);
   if (provider === undefined) return source;
   const providers = source.providers ?? [];
   const chosen = providers[provider - 1];

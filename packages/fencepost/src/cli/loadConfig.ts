@@ -3,7 +3,13 @@ import { basename, sep } from "node:path";
 import { createJiti } from "jiti";
 import type { Config } from "../config/config.ts";
 import type { Source } from "../source/source.ts";
-import { ConfigFailedError, ConfigNotFoundError, InvalidConfigError, NoSourceError } from "./errors.ts";
+import {
+  ConfigFailedError,
+  ConfigNotFoundError,
+  InvalidConfigError,
+  NoSourceError,
+  UnknownSourceError,
+} from "./errors.ts";
 
 export interface LoadedConfig {
   readonly config: Config;
@@ -38,6 +44,14 @@ export async function loadConfig(path: string): Promise<LoadedConfig> {
 /** For commands about ledgers. Throws {@link NoSourceError}. */
 export function requireSource({ source }: Config): Source {
   if (!source) throw new NoSourceError();
+  return source;
+}
+
+/** One of the config's `sources` by name; its source without one. Throws {@link UnknownSourceError} and {@link NoSourceError}. */
+export function sourceNamed(config: Config, name: string | undefined): Source {
+  if (name === undefined) return requireSource(config);
+  const source = config.sources[name];
+  if (!source) throw new UnknownSourceError(name, Object.keys(config.sources));
   return source;
 }
 

@@ -5,8 +5,7 @@ import { createLog } from "../observe/log.ts";
 import { type Gap, readGaps } from "../store/postgres/gaps.ts";
 import { loadDecoder } from "../xdr/decode.ts";
 import { alignedLines } from "./alignedLines.ts";
-import { UnknownSourceError } from "./errors.ts";
-import { loadConfig, requireSource } from "./loadConfig.ts";
+import { loadConfig, requireSource, sourceNamed } from "./loadConfig.ts";
 import { print, printJson } from "./print.ts";
 import { progressLine } from "./progressLine.ts";
 import { withProjectDatabase } from "./project.ts";
@@ -57,8 +56,7 @@ export async function backfillRange({ config: path, from, to, source: name, json
   const signal = listenForStop();
   await withProjectDatabase(path, async ({ database }, project) => {
     const { config } = await loadConfig(project.configPath);
-    const source = name === undefined ? requireSource(config) : config.sources[name];
-    if (!source) throw new UnknownSourceError(name ?? "", Object.keys(config.sources));
+    const source = sourceNamed(config, name);
     const context = {
       database,
       source,

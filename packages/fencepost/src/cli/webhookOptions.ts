@@ -74,15 +74,17 @@ export function readNumber(text: string): number {
 }
 
 export function readCount(text: string): number {
-  const count = readNumber(text);
-  if (!Number.isInteger(count) || count < 1) throw new InvalidArgumentError("Use a whole number from 1.");
-  return count;
+  return readWhole(text, "a whole number");
 }
 
 export function readLedger(text: string): number {
-  const ledger = readNumber(text);
-  if (!Number.isInteger(ledger) || ledger < 1) throw new InvalidArgumentError("Use a ledger number from 1.");
-  return ledger;
+  return readWhole(text, "a ledger number");
+}
+
+function readWhole(text: string, what: string): number {
+  const number = readNumber(text);
+  if (!Number.isInteger(number) || number < 1) throw new InvalidArgumentError(`Use ${what} from 1.`);
+  return number;
 }
 
 export function readTime(text: string): Date {
