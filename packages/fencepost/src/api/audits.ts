@@ -1,5 +1,6 @@
 import { asToken, isToken } from "@fencepost/token";
 import type { z } from "@hono/zod-openapi";
+import { audit } from "../audit/audit.ts";
 import type { AuditReport, Findings, NamedMessage } from "../audit/report.ts";
 import { readWebhookEvents } from "../audit/webhookEvents.ts";
 import type { MessagePlace } from "../store/postgres/audit.ts";
@@ -19,7 +20,7 @@ const PLACE = /^([a-z0-9_-]{1,128}) ([\w:~-]{1,256})$/;
 
 /** What is held against the source, and what a receiver can hold against what it got. */
 export function addAuditRoutes(app: ApiApp, options: ApiOptions): void {
-  const { dispatcher, database, store, audit } = options;
+  const { dispatcher, database, store, source } = options;
   app.openapi(ROUTES.listWebhookEvents, async (c) => {
     const { limit, cursor, after } = c.req.valid("query");
     const webhook = await dispatcher.getWebhook(c.req.valid("param").id);
@@ -38,7 +39,7 @@ export function addAuditRoutes(app: ApiApp, options: ApiOptions): void {
 
   app.openapi(ROUTES.audit, async (c) => {
     const { from, to } = c.req.valid("query");
-    if (!audit) throw new RefusedRequestError("not-found", "This process reads no source.");
+    if (!source) throw new RefusedRequestError("not-found", "This process reads no source.");
     if (!(from <= to && to - from < MAX_LEDGERS)) {
       const detail = `from to to are 1 to ${MAX_LEDGERS} ledgers: audit more in parts, or with "fencepost audit".`;
       throw new RefusedRequestError("invalid-request", detail, {
@@ -48,7 +49,8 @@ export function addAuditRoutes(app: ApiApp, options: ApiOptions): void {
       });
     }
     const signal = AbortSignal.any([c.req.raw.signal, AbortSignal.timeout(AUDIT_WITHIN_MS)]);
-    return c.json(showReport(await audit({ fromLedger: from, throughLedger: to }, signal)), 200);
+    const range = { fromLedger: from, throughLedger: to };
+    return c.json(showReport(await audit(database, { source, store, ...range, signal })), 200);
   });
 }
 

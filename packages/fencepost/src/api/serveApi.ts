@@ -1,4 +1,3 @@
-import { audit } from "../audit/audit.ts";
 import type { Dispatcher } from "../dispatcher.ts";
 import type { Log } from "../observe/log.ts";
 import type { Metrics } from "../observe/metrics.ts";
@@ -18,7 +17,6 @@ export interface ServeApiOptions {
   readonly metrics: Metrics;
   readonly log: Log;
   readonly seal: Seal;
-  /** What an audit reads again; null: there are no audits. */
   readonly source: Source | null;
   readonly host: string;
   readonly port: number;
@@ -31,15 +29,7 @@ const PRUNED_AT_ONCE = 1_000;
 export async function serveApi(options: ServeApiOptions): Promise<HttpServer> {
   const { dispatcher, deliveries, database, metrics, log, seal, source, host, port } = options;
   const { store } = deliveries;
-  const app = createApi({
-    dispatcher,
-    store,
-    database,
-    metrics,
-    log,
-    seal,
-    ...(source && { audit: (range, signal) => audit(database, { source, store, ...range, signal }) }),
-  });
+  const app = createApi({ dispatcher, store, database, metrics, log, seal, source });
   const server = await serve({ fetch: app.fetch, host, port, log });
   const pruning = startLoop({
     name: "idempotency keys",

@@ -5,7 +5,6 @@ import { createApi } from "../../api/app.ts";
 import { PROBLEM_TYPE, type Problem } from "../../api/problem.ts";
 import { ROUTES } from "../../api/routes.ts";
 import { serve } from "../../api/server.ts";
-import { audit } from "../../audit/audit.ts";
 import { createDispatcher, type Dispatcher } from "../../dispatcher.ts";
 import { createLog } from "../../observe/log.ts";
 import { createMetrics } from "../../observe/metrics.ts";
@@ -50,10 +49,10 @@ export interface TestApi {
 interface TestApiOptions {
   readonly secretsKey?: string;
   /** What an audit reads again. */
-  readonly source?: Source;
+  readonly source?: Source | null;
 }
 
-export async function startTestApi({ secretsKey, source }: TestApiOptions = {}): Promise<TestApi> {
+export async function startTestApi({ secretsKey, source = null }: TestApiOptions = {}): Promise<TestApi> {
   const testDatabase = await createTestDatabase();
   const database = openDatabase(testDatabase.url);
   await migrate(database);
@@ -62,15 +61,7 @@ export async function startTestApi({ secretsKey, source }: TestApiOptions = {}):
   const store = sealedSecrets(postgresStore(database), seal);
   const dispatcher = createDispatcher<never>({ store, log, allowInsecure: true });
   const metrics = createMetrics();
-  const app = createApi({
-    dispatcher,
-    store,
-    database,
-    metrics,
-    log,
-    seal,
-    ...(source && { audit: (range, signal) => audit(database, { source, store, ...range, signal }) }),
-  });
+  const app = createApi({ dispatcher, store, database, metrics, log, seal, source });
   const server = await serve({ fetch: app.fetch, host: "127.0.0.1", port: 0, log });
   const { key } = await createApiKey(database, "test");
 
